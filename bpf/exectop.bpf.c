@@ -42,7 +42,6 @@ static __always_inline struct exec_row *exec_named(__u64 comm[2], __u32 hash)
 ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
 {
 	__u64 comm[2] = {};
-	struct exec_stat *stat;
 	struct exec_row *r;
 	struct sip sip;
 
@@ -51,11 +50,8 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 	sip_add(&sip, comm[0]);
 	sip_add(&sip, comm[1]);
 	r = exec_named(comm, sip_end(&sip));
-	if (r) {
+	if (r)
 		ADD(r->count, 1);
-		return;
-	}
-	stat = cpu_row(&exec_stats);
-	if (stat)
-		ADD(stat->lost, 1);
+	else
+		LOSE(exec_stats, lost);
 }

@@ -148,8 +148,6 @@ static __always_inline void filter_give_back(__u32 slot)
 
 static __always_inline void filter_put(__u32 process, struct filter_member *now)
 {
-	struct filter_stat *stat;
-
 	if (now->filters & filter_detailed && !now->slot)
 		now->slot = filter_slot_of(process);
 	if (!now->filters && !now->asked && !now->slot) {
@@ -160,16 +158,13 @@ static __always_inline void filter_put(__u32 process, struct filter_member *now)
 		return;
 	if (now->slot)
 		filter_give_back(now->slot);
-	stat = cpu_row(&filter_stats);
-	if (stat)
-		ADD(stat->full, 1);
+	LOSE(filter_stats, full);
 }
 
 /* Once the entry is there, which the agent's answer replaces. The agent is woken if it has no earlier record to read. */
 static __always_inline void filter_tell(__u32 process, struct filter_member *now)
 {
 	struct filter_ask *ask = bpf_ringbuf_reserve(&filter_asks, sizeof(*ask), 0);
-	struct filter_stat *stat;
 
 	if (ask) {
 		ask->process = process;
@@ -179,9 +174,7 @@ static __always_inline void filter_tell(__u32 process, struct filter_member *now
 	}
 	now->asked = 0;
 	filter_put(process, now);
-	stat = cpu_row(&filter_stats);
-	if (stat)
-		ADD(stat->unasked, 1);
+	LOSE(filter_stats, unasked);
 }
 
 ON(task_newtask, struct task_struct *task, unsigned long clone_flags)

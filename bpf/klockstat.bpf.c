@@ -73,13 +73,6 @@ const volatile __u32 kl_row_mask;
 const volatile __u32 kl_thread_mask;
 const volatile __u64 kl_filter;
 
-#define KL_LOSE(what)                                                                                                 \
-	({                                                                                                            \
-		struct kl_stat *stat_ = cpu_row(&kl_stats);                                                           \
-		if (stat_)                                                                                            \
-			ADD(stat_->what, 1);                                                                          \
-	})
-
 static __always_inline struct kl_thread *kl_current(__u64 id)
 {
 	__u32 thread = id;
@@ -120,7 +113,7 @@ static __always_inline __u32 kl_callers(const bool raw, void *ctx, struct kl_thr
 		return place;
 	OWNED_LOOK(r, place, &kl_rows, KL_WAYS, ((key >> 40) + nth) & kl_row_mask, claim(&r->claims));
 	if (!r) {
-		KL_LOSE(homeless);
+		LOSE(kl_stats, homeless);
 		return KL_NO_ROW;
 	}
 #pragma unroll
@@ -158,7 +151,7 @@ static __always_inline void kl_enter(const bool raw, void *ctx, const volatile s
 #pragma unroll
 		for (int i = 0; i < KL_HELD; i++) {
 			if (t->held[i].lock)
-				KL_LOSE(dropped);
+				LOSE(kl_stats, dropped);
 			t->held[i].lock = 0;
 		}
 		t->lock = 0;
@@ -167,7 +160,7 @@ static __always_inline void kl_enter(const bool raw, void *ctx, const volatile s
 	if (t->lock) {
 		if (!outer && t->outer && t->lock == (__u64)lock)
 			return;
-		KL_LOSE(unseen);
+		LOSE(kl_stats, unseen);
 	}
 	t->row = kl_callers(raw, ctx, t, code);
 	t->outer = outer;
@@ -208,7 +201,7 @@ static __always_inline void kl_leave(bool owns)
 	if (free >= KL_HELD)
 		return;
 	if (t->held[free].lock)
-		KL_LOSE(dropped);
+		LOSE(kl_stats, dropped);
 	t->held[free].lock = lock;
 	t->held[free].ns = now;
 	t->held[free].row = t->row;
@@ -238,7 +231,7 @@ ON_ENTRY(mutex_unlock, void *lock)
 		return;
 	if (t->lock == (__u64)lock) {
 		t->lock = 0;
-		KL_LOSE(unseen);
+		LOSE(kl_stats, unseen);
 		return;
 	}
 #pragma unroll

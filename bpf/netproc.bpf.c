@@ -33,7 +33,6 @@ static __always_inline void net_add(__u64 cell, __s64 bytes)
 {
 	__s64 slot = thread_slot();
 	struct net_row *r = slot < 0 ? NULL : row(&net_rows, slot);
-	struct thread_stat *stat;
 
 	BOUND(cell, 3);
 	if (r) {
@@ -42,9 +41,7 @@ static __always_inline void net_add(__u64 cell, __s64 bytes)
 			r->cells[cell].bytes += bytes;
 		return;
 	}
-	stat = cpu_row(&thread_stats);
-	if (stat)
-		ADD(stat->lost, 1);
+	LOSE(thread_stats, lost);
 }
 
 static __always_inline void net_sock(const bool raw, struct sock *sk, enum net_cell tcp, __s64 bytes)

@@ -152,7 +152,6 @@ static __always_inline void retrans_close(__u64 number, bool judge)
 
 ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 {
-	struct retrans_stat *stat;
 	struct retrans_row *r;
 	__u32 hash, place;
 	__u64 number;
@@ -172,11 +171,9 @@ ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 		if (retrans_filter)
 			retrans_judge(r);
 		ADD(r->count, 1);
-		return;
+	} else {
+		LOSE(retrans_stats, lost);
 	}
-	stat = cpu_row(&retrans_stats);
-	if (stat)
-		ADD(stat->lost, 1);
 }
 
 ON(inet_sock_set_state, struct sock *sk, int from, int to)

@@ -81,13 +81,6 @@ const volatile __u32 uc_stack_mask;
 const volatile bool uc_timed;
 const volatile __u64 uc_filter;
 
-#define MISS(what)                                                                                                    \
-	do {                                                                                                          \
-		struct uc_stat *stat_ = cpu_row(&uc_stats);                                                           \
-		if (stat_)                                                                                            \
-			ADD(stat_->what, 1);                                                                          \
-	} while (0)
-
 static __always_inline __u64 uc_register(struct pt_regs *ctx, __u32 offset)
 {
 	__u64 value = 0;
@@ -197,7 +190,7 @@ static __always_inline struct uc_row *uc_find(__u64 key, const struct uc_name *c
 		*(volatile __u64 *)&r->key = key;
 	});
 	if (!r)
-		MISS(crowded);
+		LOSE(uc_stats, crowded);
 	return r;
 }
 
@@ -242,7 +235,7 @@ static __always_inline void uc_enter(__u64 thread, __u64 key)
 	at = stack->depth++;
 	if (at - stack->lost >= DEPTH) {
 		stack->lost++;
-		MISS(deep);
+		LOSE(uc_stats, deep);
 	}
 	BOUND(at, 63);
 	stack->frames[at].key = key;
@@ -256,7 +249,7 @@ static __always_inline __s64 uc_leave(__u64 thread, __u64 key)
 	__u64 now = bpf_ktime_get_ns(), depth, held;
 
 	if (!stack) {
-		MISS(unmatched);
+		LOSE(uc_stats, unmatched);
 		return -1;
 	}
 	depth = stack->depth;
@@ -276,7 +269,7 @@ static __always_inline __s64 uc_leave(__u64 thread, __u64 key)
 		return now;
 	}
 	if (!stack->lost) {
-		MISS(unmatched);
+		LOSE(uc_stats, unmatched);
 		return -1;
 	}
 	/* It is that of a call without a frame; all inside it have ended. */
@@ -301,7 +294,7 @@ ON_EACH_CODE(target, ctx)
 	if (!uc_name(ctx, &site->class, &site->class_length, &class) ||
 	    !uc_name(ctx, &site->method, &site->method_length, &method) ||
 	    !uc_hash(&class, CLASS_CHUNKS, &sip) || !uc_hash(&method, METHOD_CHUNKS, &sip)) {
-		MISS(unread);
+		LOSE(uc_stats, unread);
 		return;
 	}
 	key = sip_end(&sip) | 1;

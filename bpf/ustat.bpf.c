@@ -36,7 +36,6 @@ static __always_inline struct us_row *us_find(__u64 process)
 ON_EACH_CODE(target, ctx)
 {
 	__u64 process = bpf_get_current_pid_tgid() >> 32;
-	struct us_stat *stat;
 	struct us_row *r;
 
 	if (target >= US_EVENTS || !filter_wants(us_filter, process))
@@ -48,7 +47,5 @@ ON_EACH_CODE(target, ctx)
 			ADD(r->counts[target], 1);
 		return;
 	}
-	stat = cpu_row(&us_stats);
-	if (stat)
-		ADD(stat->crowded, 1);
+	LOSE(us_stats, crowded);
 }

@@ -93,16 +93,13 @@ static __always_inline __s64 owner_place(__u64 key, const bool current)
 static __always_inline __s64 owner_current(__u64 disk, __u64 *key)
 {
 	__u64 process = bpf_get_current_pid_tgid() >> 32;
-	struct io_stat *stat;
 	__s64 place;
 
 	*key = process << 32 | disk;
 	place = owner_place(*key, process != 0);
 	if (place >= 0)
 		return place;
-	stat = cpu_row(&io_stats);
-	if (stat)
-		ADD(stat->crowded, 1);
+	LOSE(io_stats, crowded);
 	*key = disk;
 	return owner_place(*key, false);
 }
@@ -184,18 +181,18 @@ static __always_inline void owner_time(const bool raw, struct request *rq, struc
 /* The row of a request whose beginning was not seen: process 0. NULL: its bytes are counted elsewhere, or lost. */
 static __always_inline struct io_owner *owner_unknown(__u64 disk)
 {
-	struct io_stat *first = row(&io_stats, 0), *stat = cpu_row(&io_stats);
+	struct io_stat *first = row(&io_stats, 0);
 	struct io_owner *r;
 	__s64 place;
 
-	if (!first || !stat || first->by_bio)
+	if (!first || first->by_bio)
 		return NULL;
 	place = disk ? owner_place(disk, false) : -1;
 	r = place < 0 ? NULL : row(&io_owners, place);
 	if (r)
-		ADD(stat->unknown, 1);
+		LOSE(io_stats, unknown);
 	else
-		ADD(stat->lost, 1);
+		LOSE(io_stats, lost);
 	return r;
 }
 
