@@ -15,8 +15,8 @@ mod metric;
 mod module;
 mod need;
 mod options;
+mod owned_table;
 mod readings;
-mod row_claims;
 mod secret;
 mod set_table;
 mod spec;
@@ -49,8 +49,8 @@ pub use options::{
     did_you_mean, unknown, Buckets, CgroupCount, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef,
     OptionType, OptionValue, Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
 };
+pub use owned_table::OwnedTable;
 pub use readings::{FineHistogram, HistogramPerKey, PerKey, Reading, Sums};
-pub use row_claims::RowClaims;
 pub use secret::{keep_secret, secret, Secret};
 pub use set_table::{by_socket, by_thread, plan_set_table};
 pub use spec::{Overhead, OverheadClass, Spec};
