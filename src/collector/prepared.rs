@@ -151,7 +151,7 @@ pub fn prepare(
         PreparedModule::new(enabled, module, notes)
     });
     let (modules, process_refresh) = (modules.collect(), settings.process_refresh);
-    let modules = PreparedModules { modules, process_refresh, stoppable: false };
+    let modules = PreparedModules { modules, process_refresh, stoppable: false, of_the_site: false };
     Prepared { settings, enabled, modules, configuration }
 }
 

@@ -49,20 +49,18 @@ pub struct PreparedModules {
     pub(super) process_refresh: Option<Duration>,
     /// True if some of these modules may be stopped while others run.
     pub(super) stoppable: bool,
+    /// True if these modules are a pair or a script, with no part in the agent's own programs.
+    pub(super) of_the_site: bool,
 }
 
 impl PreparedModules {
-    /// Adds a module that the configuration has no section for.
-    pub fn add(&mut self, enabled: &EnabledModule, module: Box<dyn Module + Send>) {
-        self.modules.push(PreparedModule::new(enabled, Ok(module), Notes::default()));
-    }
-
     /// Makes a set of one module that has no section in the configuration and has programs of its own: a pair, a script.
     pub fn alone(enabled: &EnabledModule, module: Box<dyn Module + Send>) -> PreparedModules {
         PreparedModules {
             modules: vec![PreparedModule::new(enabled, Ok(module), Notes::default())],
             process_refresh: None,
             stoppable: false,
+            of_the_site: true,
         }
     }
 
@@ -75,12 +73,6 @@ impl PreparedModules {
     /// Returns these modules with `stoppable` set: if true, shared programs get a switch for each module.
     pub fn stoppable(self, stoppable: bool) -> PreparedModules {
         PreparedModules { stoppable, ..self }
-    }
-
-    /// True if all of these modules are pairs or scripts, with no part in the agent's own programs.
-    pub fn are_of_the_site(&self) -> bool {
-        let is_of_the_site = |module: &dyn Module| module.pair().is_some() || module.life().is_some();
-        self.modules.iter().all(|module| module.module.as_ref().is_ok_and(|module| is_of_the_site(&**module)))
     }
 }
 
@@ -97,7 +89,7 @@ pub fn prepared_modules(
         Ok(PreparedModule::new(module, Ok(made), notes))
     });
     let (modules, process_refresh) = (modules.collect::<Result<_, _>>()?, settings.process_refresh);
-    Ok(PreparedModules { modules, process_refresh, stoppable: false })
+    Ok(PreparedModules { modules, process_refresh, stoppable: false, of_the_site: false })
 }
 
 /// Makes the module of a section. Nothing but its result and the notes is changed.
@@ -127,8 +119,7 @@ impl PreparedModule {
         if debug {
             remarks.insert(0, (Level::Info, "Debug logging enabled.".into()));
         }
-        let declared = |table: ServedTable| module.as_ref().map_or(table.spec, |module| module.declared(table.spec));
-        let tables = enabled.tables().map(|table| (table.id, declared(table))).collect();
+        let tables = enabled.tables().map(|table| (table.id, table.spec)).collect();
         let served = |table: ServedTable| {
             let off = table.why_off();
             let metric = |(name, column)| ServedMetric { name, cluster: table.spec.cluster, column, off: off.clone() };

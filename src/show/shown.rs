@@ -37,7 +37,7 @@ impl Shown {
         show_arguments(settings.show_arguments);
         let mut left_out = Vec::new();
         let of_agent = selected.iter().any(|selected| selected.table.section.is_empty());
-        let (mut made, status) = match of_agent {
+        let (made, status) = match of_agent {
             true => {
                 let path = config.path().to_owned();
                 let config: Result<_, ConfigError> = Ok(config);
@@ -47,20 +47,19 @@ impl Shown {
             }
             false => (made(&config, &settings, &mut modules, &set, &mut left_out)?, None),
         };
+        let mut set = ModuleSet::load(made, options.common.btf.clone());
         for (module, made_of) in std::mem::take(&mut of_site.modules) {
-            made.add(&module, made_of);
+            set.add(PreparedModules::alone(&module, made_of));
             modules.push(module);
         }
-        let mut set = ModuleSet::load(made, options.common.btf.clone());
         if settings.drop_privileges {
             drop_privileges(&modules);
         }
-        for (module, outcome) in modules.iter().zip(set.outcomes()) {
-            left_out.extend(outcome.err().map(|failure| (module.settings.section.clone(), failure.to_string())));
-        }
-        for (module, pair) in modules.iter().zip(set.pairs()) {
-            let failed = pair.filter(|pair| pair.state == "failed");
-            left_out.extend(failed.map(|pair| (module.settings.section.clone(), pair.error.clone())));
+        let is_one = |name: &str| modules.iter().any(|module| module.settings.section == name);
+        for (_, loaded) in set.sets().modules().filter(|(_, loaded)| is_one(&loaded.name)) {
+            let reason = loaded.running.as_ref().err().map(ToString::to_string);
+            let of_pair = loaded.pair().filter(|pair| pair.state == "failed").map(|pair| pair.error);
+            left_out.extend(reason.or(of_pair).map(|reason| (loaded.name.to_string(), reason)));
         }
         if let Some(status) = status {
             set.serve_status(status);

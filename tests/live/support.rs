@@ -285,7 +285,7 @@ impl Agent {
 
     /// Returns the kinds of programs that are attached to targets of the configuration.
     pub fn kinds(&self) -> Vec<&'static str> {
-        self.group.reaches().iter().filter_map(|reach| Some(reach.result.as_ref().ok()?.kind)).collect()
+        self.group.reached()
     }
 
     /// Returns the runs of its programs that the kernel skipped (bcc.agent.program.misses).

@@ -43,10 +43,11 @@ fn known<'a>(sets: &Sets, status: &'a AgentStatus) -> MutexGuard<'a, Losses> {
     let mut known = held(&status.lost);
     for (set, loaded) in sets.modules() {
         let kernel: &dyn Kernel = &*set.kernel;
-        let Some(working) = loaded.idle() else { continue };
         let mut losses = Vec::new();
-        working.module.losses(kernel, &mut |loss, count| losses.push((loss, count)));
-        known.insert(loaded.name.to_string(), losses);
+        let Some(running) = loaded.running_now() else { continue };
+        if running.losses(kernel, &mut |loss, count| losses.push((loss, count))) {
+            known.insert(loaded.name.to_string(), losses);
+        }
     }
     known
 }
