@@ -98,7 +98,7 @@ fn main() {
         "aarch64" => "arm64",
         other => panic!("no BPF register names for {other}: add them to bpf/shared/kernel.h"),
     };
-    let object = out.join("corebcc.bpf.o");
+    let (object, skeleton) = (out.join("corebcc.bpf.o"), out.join("corebcc.skel.rs"));
     SkeletonBuilder::new()
         .source(&unit)
         .clang_args([
@@ -113,13 +113,18 @@ fn main() {
             "-mcpu=v2".into(),
         ])
         .obj(&object)
-        .build_and_generate(out.join("corebcc.skel.rs"))
+        // Only its types are used: the bytes as numbers, and their layout, would take longer than all the rest.
+        .reference_obj(true)
+        .rustfmt("")
+        .build_and_generate(&skeleton)
         .unwrap_or_else(|error| panic!("bpf/: {error:?}"));
     let lean = excerpt::excerpt(&fs::read(&object).expect("it was just written"), |_| true);
     fs::write(&object, lean.expect("clang writes ELF")).expect("OUT_DIR can be written");
-    fs::write(out.join("programs.rs"), programs.table()).expect("OUT_DIR can be written");
-    let skeleton = fs::read_to_string(out.join("corebcc.skel.rs")).expect("it was just written");
-    fs::write(out.join("fields.rs"), fields(&skeleton)).expect("OUT_DIR can be written");
+    let types = types(&fs::read_to_string(&skeleton).expect("it was just written"));
+    fs::remove_file(&skeleton).expect("it was just written");
+    for (name, text) in [("programs.rs", programs.table()), ("fields.rs", fields(&types)), ("types.rs", types)] {
+        fs::write(out.join(name), text).expect("OUT_DIR can be written");
+    }
 }
 
 impl Programs {
@@ -346,16 +351,14 @@ fn type_of(argument: &str) -> String {
     argument.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '_').trim_end().to_string()
 }
 
-/// Generates a constant per field of each C struct in a skeleton, so that `row.get(fork_row::threads)` is checked by
-/// type.
-fn fields(skeleton: &str) -> String {
-    let file = syn::parse_file(skeleton).expect("libbpf-cargo writes Rust");
-    let types = types(&file.items).expect("a skeleton has its object's types");
+/// Generates a constant per field of each C struct, so that `row.get(fork_row::threads)` is checked by type.
+fn fields(types: &str) -> String {
+    let file = syn::parse_file(types).expect("libbpf-cargo writes Rust");
     let mut rust = String::new();
-    for item in types {
+    for item in file.items {
         let syn::Item::Struct(item) = item else { continue };
         let name = &item.ident;
-        if name.to_string().starts_with("__anon_") && !is_row(item) {
+        if name.to_string().starts_with("__anon_") && !is_row(&item) {
             continue; // the declaration of a map
         }
         let _ = writeln!(rust, "impl types::{name} {{");
@@ -382,18 +385,15 @@ fn fields(skeleton: &str) -> String {
     rust
 }
 
-/// Returns the items of the module `types`, at any depth.
-fn types(items: &[syn::Item]) -> Option<&[syn::Item]> {
-    items.iter().find_map(|item| match item {
-        syn::Item::Mod(syn::ItemMod { ident, content: Some((_, items)), .. }) => {
-            if ident == "types" {
-                Some(items.as_slice())
-            } else {
-                types(items)
-            }
-        }
-        _ => None,
-    })
+/// Returns the items of the module `types` of a skeleton.
+fn types(skeleton: &str) -> String {
+    let (_, rest) = skeleton.split_once("pub mod types {").expect("a skeleton has its object's types");
+    let mut depth = 1;
+    let is_end = |c: char| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        depth == 0
+    };
+    rest[..rest.find(is_end).expect("the module ends")].to_string()
 }
 
 /// True if an anonymous struct is part of a row; declarations of maps consist of pointers.

@@ -187,7 +187,7 @@ fn modules(names: &[&str]) -> (Vec<EnabledModule>, Direct) {
         .iter()
         .map(|enabled| {
             let section = config.section(&enabled.settings.section).expect("it is written above");
-            let setup = Setup { section: &section, process_refresh: None };
+            let setup = Setup::new(&section);
             let mut module = (enabled.spec.make)(&setup).expect("defaults are valid");
             let mut plan = Plan::default();
             module.plan(&HOST, &mut plan, &mut bpf::constants());

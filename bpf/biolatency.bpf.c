@@ -5,7 +5,7 @@
  * issue is taken here instead.
  */
 #include "shared/block_times.bpf.h"
-#include "shared/claim.bpf.h"
+#include "shared/owned.bpf.h"
 #include "shared/groups.bpf.h"
 #include "shared/owners.bpf.h"
 

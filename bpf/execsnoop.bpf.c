@@ -51,14 +51,6 @@ EXPORT(struct exec_event);
 const volatile bool snoop_failed;
 const volatile __u64 snoop_wake_at; /* bytes waiting in the ring from which a record wakes the agent */
 
-static __always_inline void snoop_dropped(void)
-{
-	struct snoop_stat *stat = cpu_row(&snoop_stats);
-
-	if (stat)
-		ADD(stat->dropped, 1);
-}
-
 /* What success and failure have in common. */
 static __always_inline void snoop_head(struct exec_event *e, __s32 ret)
 {
@@ -95,7 +87,7 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 		struct few_event *few = bpf_ringbuf_reserve(&exec_events, sizeof(*few), 0);
 
 		if (!few) {
-			snoop_dropped();
+			LOSE(snoop_stats, dropped);
 			return;
 		}
 		snoop_exec(raw, &few->head, bprm);
@@ -107,7 +99,7 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 		struct many_event *many = bpf_ringbuf_reserve(&exec_events, sizeof(*many), 0);
 
 		if (!many) {
-			snoop_dropped();
+			LOSE(snoop_stats, dropped);
 			return;
 		}
 		snoop_exec(raw, &many->head, bprm);
@@ -163,7 +155,7 @@ ON(sys_exit, struct pt_regs *regs, long ret)
 
 	failed = bpf_ringbuf_reserve(&exec_events, sizeof(*failed), 0);
 	if (!failed) {
-		snoop_dropped();
+		LOSE(snoop_stats, dropped);
 		return;
 	}
 	snoop_head(&failed->head, ret);

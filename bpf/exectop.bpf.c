@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Successful execs by the new program's command name. */
-#include "shared/claim.bpf.h"
+#include "shared/owned.bpf.h"
 #include "shared/siphash.bpf.h"
 
 #define EXEC_PLACES 16
@@ -27,36 +27,21 @@ static __always_inline bool is_named(struct exec_row *r, __u64 comm[2])
 	return r->comm[0] == comm[0] && r->comm[1] == comm[1];
 }
 
-/* Names give way (src/modules/exectop.rs), so that a free place says nothing of those behind it: all are looked at first. */
-static __always_inline struct exec_row *exec_named(__u64 comm[2], __u32 place)
+static __always_inline struct exec_row *exec_named(__u64 comm[2], __u32 hash)
 {
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < EXEC_PLACES; i++) {
-		struct exec_row *r = row(&exec_rows, (place + i) & exec_mask);
+	struct exec_row *r;
+	__u32 place;
 
-		if (r && is_named(r, comm))
-			return r;
-	}
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < EXEC_PLACES; i++) {
-		struct exec_row *r = row(&exec_rows, (place + i) & exec_mask);
-
-		if (!r)
-			break;
-		if (!r->claims && claim(&r->claims)) {
-			r->comm[1] = comm[1];
-			r->comm[0] = comm[0];
-		}
-		if (is_named(r, comm))
-			return r;
-	}
-	return NULL;
+	OWNED_ROW(r, place, &exec_rows, EXEC_PLACES, (hash + nth) & exec_mask, is_named(r, comm), claim(&r->claims), {
+		r->comm[1] = comm[1];
+		r->comm[0] = comm[0];
+	});
+	return r;
 }
 
 ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
 {
 	__u64 comm[2] = {};
-	struct exec_stat *stat;
 	struct exec_row *r;
 	struct sip sip;
 
@@ -65,11 +50,8 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 	sip_add(&sip, comm[0]);
 	sip_add(&sip, comm[1]);
 	r = exec_named(comm, sip_end(&sip));
-	if (r) {
+	if (r)
 		ADD(r->count, 1);
-		return;
-	}
-	stat = cpu_row(&exec_stats);
-	if (stat)
-		ADD(stat->lost, 1);
+	else
+		LOSE(exec_stats, lost);
 }

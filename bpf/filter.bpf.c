@@ -6,7 +6,7 @@
  * processes that come and go in filters whose modules attach to probes. An entry lasts until the process is reaped: what happens
  * while it exits counts too, and the id cannot be used again before.
  */
-#include "shared/claim.bpf.h"
+#include "shared/owned.bpf.h"
 #include "shared/filter.bpf.h"
 
 #define FILTER_PLACES 128
@@ -128,15 +128,14 @@ static __always_inline bool filter_by_line(const bool raw, struct task_struct *t
 
 static __always_inline __u32 filter_slot_of(__u32 process)
 {
-	for (__u32 i = 0; i < FILTER_PLACES; i++) {
-		struct filter_slot *slot = row(&filter_slots, i);
+	struct filter_slot *slot;
+	__u32 place;
 
-		if (slot && claim(&slot->claims)) {
-			slot->process = process;
-			return i + 1;
-		}
-	}
-	return 0;
+	OWNED_LOOK(slot, place, &filter_slots, FILTER_PLACES, nth, claim(&slot->claims));
+	if (!slot)
+		return 0;
+	slot->process = process;
+	return place + 1;
 }
 
 static __always_inline void filter_give_back(__u32 slot)
@@ -149,8 +148,6 @@ static __always_inline void filter_give_back(__u32 slot)
 
 static __always_inline void filter_put(__u32 process, struct filter_member *now)
 {
-	struct filter_stat *stat;
-
 	if (now->filters & filter_detailed && !now->slot)
 		now->slot = filter_slot_of(process);
 	if (!now->filters && !now->asked && !now->slot) {
@@ -161,16 +158,13 @@ static __always_inline void filter_put(__u32 process, struct filter_member *now)
 		return;
 	if (now->slot)
 		filter_give_back(now->slot);
-	stat = cpu_row(&filter_stats);
-	if (stat)
-		ADD(stat->full, 1);
+	LOSE(filter_stats, full);
 }
 
 /* Once the entry is there, which the agent's answer replaces. The agent is woken if it has no earlier record to read. */
 static __always_inline void filter_tell(__u32 process, struct filter_member *now)
 {
 	struct filter_ask *ask = bpf_ringbuf_reserve(&filter_asks, sizeof(*ask), 0);
-	struct filter_stat *stat;
 
 	if (ask) {
 		ask->process = process;
@@ -180,9 +174,7 @@ static __always_inline void filter_tell(__u32 process, struct filter_member *now
 	}
 	now->asked = 0;
 	filter_put(process, now);
-	stat = cpu_row(&filter_stats);
-	if (stat)
-		ADD(stat->unasked, 1);
+	LOSE(filter_stats, unasked);
 }
 
 ON(task_newtask, struct task_struct *task, unsigned long clone_flags)

@@ -4,7 +4,7 @@
  * thread waits for and holds is kept by thread and lock, so that neither the order of unlocks nor the way a lock was taken
  * matters. The times are added up by the innermost callers of the lock function, as addresses; the agent names them.
  */
-#include "shared/claim.bpf.h"
+#include "shared/owned.bpf.h"
 #include "shared/filter.bpf.h"
 
 #define KL_FRAMES 16 /* the most callers that tell acquisitions apart */
@@ -73,13 +73,6 @@ const volatile __u32 kl_row_mask;
 const volatile __u32 kl_thread_mask;
 const volatile __u64 kl_filter;
 
-#define KL_LOSE(what)                                                                                                 \
-	({                                                                                                            \
-		struct kl_stat *stat_ = cpu_row(&kl_stats);                                                           \
-		if (stat_)                                                                                            \
-			ADD(stat_->what, 1);                                                                          \
-	})
-
 static __always_inline struct kl_thread *kl_current(__u64 id)
 {
 	__u32 thread = id;
@@ -94,9 +87,8 @@ static __always_inline struct kl_thread *kl_current(__u64 id)
 static __always_inline __u32 kl_callers(const bool raw, void *ctx, struct kl_thread *t, const volatile struct kl_code *code)
 {
 	__u64 start = code->start, size = code->size, key = 0x9e3779b97f4a7c15, at = raw ? KL_LEAD : KL_JUMPED;
-	struct kl_row *r = NULL;
-	__u32 place, found = KL_NO_ROW;
-	bool fresh = false;
+	struct kl_row *r;
+	__u32 place;
 
 	bpf_get_stack(ctx, t->stack, (KL_LEAD + kl_depth) * sizeof(__u64), 0);
 #pragma unroll
@@ -116,32 +108,22 @@ static __always_inline __u32 kl_callers(const bool raw, void *ctx, struct kl_thr
 		key ^= key >> 32;
 	}
 	key |= 1;
-	place = key >> 40;
-#pragma unroll
-	for (int i = 0; i < KL_WAYS; i++) {
-		if (found != KL_NO_ROW)
-			break;
-		r = row(&kl_rows, (place + i) & kl_row_mask);
-		if (!r)
-			break;
-		fresh = !r->key && claim(&r->claims);
-		if (fresh || r->key == key)
-			found = (place + i) & kl_row_mask;
-	}
-	if (!r || found == KL_NO_ROW) {
-		KL_LOSE(homeless);
+	OWNED_LOOK(r, place, &kl_rows, KL_WAYS, ((key >> 40) + nth) & kl_row_mask, r->key == key);
+	if (r)
+		return place;
+	OWNED_LOOK(r, place, &kl_rows, KL_WAYS, ((key >> 40) + nth) & kl_row_mask, claim(&r->claims));
+	if (!r) {
+		LOSE(kl_stats, homeless);
 		return KL_NO_ROW;
 	}
-	if (fresh) {
 #pragma unroll
-		for (int i = 0; i < KL_FRAMES; i++) {
-			if (i >= kl_depth || !t->stack[at + i])
-				break;
-			r->callers[i] = t->stack[at + i];
-		}
-		*(volatile __u64 *)&r->key = key;
+	for (int i = 0; i < KL_FRAMES; i++) {
+		if (i >= kl_depth || !t->stack[at + i])
+			break;
+		r->callers[i] = t->stack[at + i];
 	}
-	return found;
+	*(volatile __u64 *)&r->key = key;
+	return place;
 }
 
 static __always_inline void kl_add(struct kl_times *times, __u64 ns)
@@ -169,7 +151,7 @@ static __always_inline void kl_enter(const bool raw, void *ctx, const volatile s
 #pragma unroll
 		for (int i = 0; i < KL_HELD; i++) {
 			if (t->held[i].lock)
-				KL_LOSE(dropped);
+				LOSE(kl_stats, dropped);
 			t->held[i].lock = 0;
 		}
 		t->lock = 0;
@@ -178,7 +160,7 @@ static __always_inline void kl_enter(const bool raw, void *ctx, const volatile s
 	if (t->lock) {
 		if (!outer && t->outer && t->lock == (__u64)lock)
 			return;
-		KL_LOSE(unseen);
+		LOSE(kl_stats, unseen);
 	}
 	t->row = kl_callers(raw, ctx, t, code);
 	t->outer = outer;
@@ -219,7 +201,7 @@ static __always_inline void kl_leave(bool owns)
 	if (free >= KL_HELD)
 		return;
 	if (t->held[free].lock)
-		KL_LOSE(dropped);
+		LOSE(kl_stats, dropped);
 	t->held[free].lock = lock;
 	t->held[free].ns = now;
 	t->held[free].row = t->row;
@@ -249,7 +231,7 @@ ON_ENTRY(mutex_unlock, void *lock)
 		return;
 	if (t->lock == (__u64)lock) {
 		t->lock = 0;
-		KL_LOSE(unseen);
+		LOSE(kl_stats, unseen);
 		return;
 	}
 #pragma unroll

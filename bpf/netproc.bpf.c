@@ -4,7 +4,6 @@
  * each protocol.
  */
 #include "shared/sock.bpf.h"
-#include "shared/threads.bpf.h"
 
 enum net_cell { TCP_SEND, TCP_RECV, UDP_SEND, UDP_RECV };
 
@@ -19,11 +18,21 @@ ROWS(net_rows, struct net_row);
 
 PRIVATE(net_reads, struct sock_read);
 
+/* The counts of a row that was just claimed begin: they are plain adds (owned.bpf.h). */
+static __always_inline void OWN(begins)(__u32 slot)
+{
+	struct net_row *r = row(&net_rows, slot);
+
+	if (r)
+		__builtin_memset(r, 0, sizeof(*r));
+}
+
+#include "shared/threads.bpf.h"
+
 static __always_inline void net_add(__u64 cell, __s64 bytes)
 {
 	__s64 slot = thread_slot();
 	struct net_row *r = slot < 0 ? NULL : row(&net_rows, slot);
-	struct thread_stat *stat;
 
 	BOUND(cell, 3);
 	if (r) {
@@ -32,9 +41,7 @@ static __always_inline void net_add(__u64 cell, __s64 bytes)
 			r->cells[cell].bytes += bytes;
 		return;
 	}
-	stat = cpu_row(&thread_stats);
-	if (stat)
-		ADD(stat->lost, 1);
+	LOSE(thread_stats, lost);
 }
 
 static __always_inline void net_sock(const bool raw, struct sock *sk, enum net_cell tcp, __s64 bytes)
@@ -104,8 +111,8 @@ ON(sched_process_exit, struct task_struct *task)
 ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
 {
 	__u64 id = bpf_get_current_pid_tgid();
-	__s64 slot = thread_known(id);
-	struct thread *t = slot < 0 ? NULL : row(&threads, slot);
+	__u32 slot;
+	struct thread *t = thread_known(id, &slot);
 
 	if (t)
 		thread_begin(slot, t);

@@ -64,7 +64,7 @@ static __always_inline bool tcp_wanted(struct tcp_birth *birth)
 	return birth->wanted;
 }
 
-static __always_inline void tcp_report(const bool raw, struct sock *sk, struct tcp_birth *birth, struct tcp_stat *stat)
+static __always_inline void tcp_report(const bool raw, struct sock *sk, struct tcp_birth *birth)
 {
 	struct tcp_sock *tp = raw ? (struct tcp_sock *)sk : bpf_skc_to_tcp_sock(sk);
 	struct tcp_session *session;
@@ -73,8 +73,7 @@ static __always_inline void tcp_report(const bool raw, struct sock *sk, struct t
 		return;
 	session = bpf_ringbuf_reserve(&tcp_sessions, sizeof(*session), 0);
 	if (!session) {
-		if (stat)
-			ADD(stat->dropped, 1);
+		LOSE(tcp_stats, dropped);
 		return;
 	}
 	session->tx = GET(tp, bytes_acked);
@@ -101,7 +100,6 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 	bool known, displaced = false;
 	struct tcp_births *set;
 	struct tcp_birth *birth;
-	struct tcp_stat *stat;
 	__u32 way = 0;
 	__u64 address;
 
@@ -111,20 +109,16 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 	set = way_find(&tcp_births, tcp_birth_mask, address, &way);
 	known = set;
 	if (!known && to >= TCP_FIN_WAIT1) {
-		stat = cpu_row(&tcp_stats);
-		if (to == TCP_CLOSE && stat)
-			ADD(stat->unborn, 1);
+		if (to == TCP_CLOSE)
+			LOSE(tcp_stats, unborn);
 		return;
 	}
 	if (!known)
 		set = set_claim(&tcp_births, tcp_birth_mask, address, &way, &displaced);
 	if (!set)
 		return;
-	if (displaced) {
-		stat = cpu_row(&tcp_stats);
-		if (stat)
-			ADD(stat->displaced, 1);
-	}
+	if (displaced)
+		LOSE(tcp_stats, displaced);
 	birth = &set->births[way];
 	/* A session counts from when it was established; until then each step begins it anew. */
 	if (to < TCP_FIN_WAIT1) {
@@ -150,7 +144,7 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 			tcp_owned(birth);
 	}
 	if (tcp_wanted(birth) && to == TCP_CLOSE)
-		tcp_report(raw, sk, birth, cpu_row(&tcp_stats));
+		tcp_report(raw, sk, birth);
 	if (to == TCP_CLOSE)
 		way_free(set, way, address);
 }

@@ -4,7 +4,7 @@
  * and gives the row back. Retransmissions happen in interrupts of strangers, so where processes are asked for the owner of
  * a socket is remembered whenever it connects, sends, receives or closes.
  */
-#include "shared/claim.bpf.h"
+#include "shared/owned.bpf.h"
 #include "shared/filter.bpf.h"
 #include "shared/sock.bpf.h"
 #include "shared/set_table.bpf.h"
@@ -107,14 +107,15 @@ static __always_inline __u64 *retrans_open_of(__u32 hash)
 	return row(&retrans_open, hash & retrans_mask);
 }
 
-static __always_inline void retrans_begin(const bool raw, struct retrans_row *r, struct sock *sk, __u64 number, __u32 hash)
+/* Fills a claimed row in; false where that socket has no row, and the agent frees this one, as one that two claimed. */
+static __always_inline bool retrans_begin(const bool raw, struct retrans_row *r, struct sock *sk, __u64 number, __u32 hash)
 {
 	__u64 *open = retrans_open_of(hash);
 	struct ends ends;
 
 	if (!ends_of(raw, sk, &ends)) {
-		ADD(r->claims, 1); /* the agent frees it, as one that two claimed */
-		return;
+		ADD(r->claims, 1);
+		return false;
 	}
 	r->family = ends.family;
 	r->ports = (__u64)ends.lport << 16 | ends.rport;
@@ -125,6 +126,7 @@ static __always_inline void retrans_begin(const bool raw, struct retrans_row *r,
 	*(volatile __u64 *)&r->sk = number;
 	if (open)
 		ADD(*open, 1);
+	return true;
 }
 
 /* What the close of a socket, or of an earlier one at its address, leaves behind is no longer its own. */
@@ -150,9 +152,9 @@ static __always_inline void retrans_close(__u64 number, bool judge)
 
 ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 {
-	struct retrans_stat *stat;
+	struct retrans_row *r;
+	__u32 hash, place;
 	__u64 number;
-	__u32 hash;
 
 	if (bpf_core_field_exists(((struct trace_event_raw_tcp_retransmit_skb *)0)->err) && (int)((__u64 *)ctx)[2])
 		return;
@@ -160,24 +162,18 @@ ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 		return;
 	number = sock_number(raw, ctx, sk);
 	hash = number_hash(number);
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < RETRANS_PLACES; i++) {
-		struct retrans_row *r = row(&retrans_rows, number_slot(hash, i) & retrans_mask);
-
-		if (!r)
-			break;
-		if (claim(&r->claims))
-			retrans_begin(raw, r, sk, number, hash);
-		if (r->sk != number || r->closed)
-			continue;
+	OWNED_ROW(r, place, &retrans_rows, RETRANS_PLACES, number_slot(hash, nth) & retrans_mask,
+		  r->sk == number && !r->closed, claim(&r->claims), {
+			  if (!retrans_begin(raw, r, sk, number, hash))
+				  r = NULL;
+		  });
+	if (r) {
 		if (retrans_filter)
 			retrans_judge(r);
 		ADD(r->count, 1);
-		return;
+	} else {
+		LOSE(retrans_stats, lost);
 	}
-	stat = cpu_row(&retrans_stats);
-	if (stat)
-		ADD(stat->lost, 1);
 }
 
 ON(inet_sock_set_state, struct sock *sk, int from, int to)

@@ -6,7 +6,7 @@
  * without a return are dropped with it. The stack is a ring, so that it holds the innermost calls, however many are open or
  * have been left without a return for ever.
  */
-#include "shared/claim.bpf.h"
+#include "shared/owned.bpf.h"
 #include "shared/filter.bpf.h"
 #include "shared/siphash.bpf.h"
 
@@ -80,13 +80,6 @@ const volatile __u32 uc_mask;
 const volatile __u32 uc_stack_mask;
 const volatile bool uc_timed;
 const volatile __u64 uc_filter;
-
-#define MISS(what)                                                                                                    \
-	do {                                                                                                          \
-		struct uc_stat *stat_ = cpu_row(&uc_stats);                                                           \
-		if (stat_)                                                                                            \
-			ADD(stat_->what, 1);                                                                          \
-	} while (0)
 
 static __always_inline __u64 uc_register(struct pt_regs *ctx, __u32 offset)
 {
@@ -185,27 +178,20 @@ static __always_inline void uc_copy(void *to, const struct uc_name *name, const 
 	bpf_probe_read_user(to, size, (void *)name->at);
 }
 
-/* The row of two names; one who finds another at work on it may take a second, and the agent adds them up. */
+/* The row of two names. */
 static __always_inline struct uc_row *uc_find(__u64 key, const struct uc_name *class, const struct uc_name *method)
 {
-	__u32 hash = number_hash(key);
+	__u32 hash = number_hash(key), place;
+	struct uc_row *r;
 
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < PLACES; i++) {
-		struct uc_row *r = row(&uc_rows, number_slot(hash, i) & uc_mask);
-
-		if (!r)
-			break;
-		if (claim(&r->claims)) {
-			uc_copy(r->class, class, CLASS_CHUNKS * CHUNK);
-			uc_copy(r->method, method, METHOD_CHUNKS * CHUNK);
-			*(volatile __u64 *)&r->key = key;
-		}
-		if (r->key == key)
-			return r;
-	}
-	MISS(crowded);
-	return NULL;
+	OWNED_ROW(r, place, &uc_rows, PLACES, number_slot(hash, nth) & uc_mask, r->key == key, claim(&r->claims), {
+		uc_copy(r->class, class, CLASS_CHUNKS * CHUNK);
+		uc_copy(r->method, method, METHOD_CHUNKS * CHUNK);
+		*(volatile __u64 *)&r->key = key;
+	});
+	if (!r)
+		LOSE(uc_stats, crowded);
+	return r;
 }
 
 /* The stack of this thread; with take a free one, or another's if there is none. */
@@ -249,7 +235,7 @@ static __always_inline void uc_enter(__u64 thread, __u64 key)
 	at = stack->depth++;
 	if (at - stack->lost >= DEPTH) {
 		stack->lost++;
-		MISS(deep);
+		LOSE(uc_stats, deep);
 	}
 	BOUND(at, 63);
 	stack->frames[at].key = key;
@@ -263,7 +249,7 @@ static __always_inline __s64 uc_leave(__u64 thread, __u64 key)
 	__u64 now = bpf_ktime_get_ns(), depth, held;
 
 	if (!stack) {
-		MISS(unmatched);
+		LOSE(uc_stats, unmatched);
 		return -1;
 	}
 	depth = stack->depth;
@@ -283,7 +269,7 @@ static __always_inline __s64 uc_leave(__u64 thread, __u64 key)
 		return now;
 	}
 	if (!stack->lost) {
-		MISS(unmatched);
+		LOSE(uc_stats, unmatched);
 		return -1;
 	}
 	/* It is that of a call without a frame; all inside it have ended. */
@@ -308,7 +294,7 @@ ON_EACH_CODE(target, ctx)
 	if (!uc_name(ctx, &site->class, &site->class_length, &class) ||
 	    !uc_name(ctx, &site->method, &site->method_length, &method) ||
 	    !uc_hash(&class, CLASS_CHUNKS, &sip) || !uc_hash(&method, METHOD_CHUNKS, &sip)) {
-		MISS(unread);
+		LOSE(uc_stats, unread);
 		return;
 	}
 	key = sip_end(&sip) | 1;

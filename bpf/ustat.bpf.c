@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Events of language runtimes by process and kind, which is the target. The agent frees the rows of processes that ended. */
-#include "shared/claim.bpf.h"
+#include "shared/owned.bpf.h"
 #include "shared/filter.bpf.h"
 
 #define US_EVENTS 6 /* as many as src/modules/shared/runtimes.rs has */
@@ -25,30 +25,17 @@ const volatile __u64 us_filter;
 
 static __always_inline struct us_row *us_find(__u64 process)
 {
-	__u32 hash = number_hash(process);
+	__u32 hash = number_hash(process), place;
 	struct us_row *r;
 
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < US_WAYS; i++) {
-		r = row(&us_rows, number_slot(hash, i) & us_mask);
-		if (r && r->process == process)
-			return r;
-	}
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < US_WAYS; i++) {
-		r = row(&us_rows, number_slot(hash, i) & us_mask);
-		if (r && claim(&r->claims)) {
-			r->process = process;
-			return r;
-		}
-	}
-	return NULL;
+	OWNED_ROW(r, place, &us_rows, US_WAYS, number_slot(hash, nth) & us_mask, r->process == process, claim(&r->claims),
+		  r->process = process);
+	return r;
 }
 
 ON_EACH_CODE(target, ctx)
 {
 	__u64 process = bpf_get_current_pid_tgid() >> 32;
-	struct us_stat *stat;
 	struct us_row *r;
 
 	if (target >= US_EVENTS || !filter_wants(us_filter, process))
@@ -60,7 +47,5 @@ ON_EACH_CODE(target, ctx)
 			ADD(r->counts[target], 1);
 		return;
 	}
-	stat = cpu_row(&us_stats);
-	if (stat)
-		ADD(stat->crowded, 1);
+	LOSE(us_stats, crowded);
 }

@@ -10,13 +10,13 @@ include!(concat!(env!("OUT_DIR"), "/programs.rs"));
     clippy::undocumented_unsafe_blocks,
     clippy::unwrap_used,
     missing_docs,
+    non_camel_case_types,
+    non_snake_case,
     unused_qualifications
 )]
-mod skeleton {
-    include!(concat!(env!("OUT_DIR"), "/corebcc.skel.rs"));
+pub mod types {
+    include!(concat!(env!("OUT_DIR"), "/types.rs"));
 }
-
-pub use skeleton::types;
 
 #[allow(non_upper_case_globals, missing_docs, dead_code)]
 mod fields {

@@ -8,12 +8,12 @@ use crate::collector::{
     foreign_pins, prepare, survey, Attempt, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION,
 };
 use crate::config::{Config, ScriptSettings, Settings};
-use crate::kit::PairStatus;
+use crate::kit::{show_arguments, PairStatus};
 use crate::logging::Target;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::script;
-use crate::user::{pair_alone, pairs_of, read_directory, read_file, set_pair_options, PairModule, PairOptions};
+use crate::user::{pair_alone, pairs_of, read_directory, read_file, PairModule, PairOptions};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
@@ -43,8 +43,8 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         let beside = file.parent().map(|directory| directory.join("../corebcc.conf")).filter(|beside| beside.is_file());
         let (config, _) = configuration(&CommonOptions { config: beside, ..common.clone() }, &conf);
         let settings = config.as_ref().map(|config| Settings::survey(config).0).unwrap_or_default();
-        set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers });
-        return check_pair(file, options.load, copy_to(file, "programs.d", &conf).as_deref());
+        let pair_options = PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers };
+        return check_pair(file, &pair_options, options.load, copy_to(file, "programs.d", &conf).as_deref());
     }
     if let Some(file) = common.config.as_ref().filter(|file| file.extension().is_some_and(|end| end == "bt")) {
         // The section says where bpftrace is: beside the directory of scripts, else in the system's configuration.
@@ -57,13 +57,14 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     let (config, path) = configuration(common, &conf);
     let Prepared { settings, mut enabled, modules, configuration } =
         prepare(&config, &path, survey(&config, MODULES), MODULES);
+    show_arguments(settings.show_arguments);
     configuration.log_errors();
     let state = conf.path("PCP_VAR_DIR", "config/pmda");
     foreign_pins(common.domain, &state).iter().for_each(|foreign| log::warn!("{foreign}"));
-    set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers.clone() });
+    let pair_options = PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers.clone() };
     let (mut wrong_pairs, mut of_pairs) = (false, Vec::new());
     for (module, mut pair) in
-        pairs_of(read_directory(&programs(common, &conf)), &settings.prefix, None, &[], &BTreeMap::new())
+        pairs_of(read_directory(&programs(common, &conf)), &pair_options, &settings.prefix, None, &[], &BTreeMap::new())
     {
         if !options.load || configuration.halted {
             pair.check();
@@ -127,10 +128,10 @@ fn tell_not_tried(reason: &dyn Display, files: &[&Path], copy_to: Option<&Path>)
 }
 
 /// Checks the pair of a YAML file, which may be outside the agent's directory. It is loaded only if nobody but root may change it.
-fn check_pair(file: &Path, load: bool, copy_to: Option<&Path>) -> Result<u8, PrintError> {
+fn check_pair(file: &Path, options: &PairOptions, load: bool, copy_to: Option<&Path>) -> Result<u8, PrintError> {
     let (files, trusted) = read_file(file);
     let object = files.object.clone();
-    let pair = &mut pair_alone(files);
+    let pair = &mut pair_alone(files, options);
     let loads = load && trusted.is_ok();
     match loads {
         true => pair.load(),

@@ -52,10 +52,9 @@ fn object(built: &TempDir) -> PathBuf {
     built.path().join("out/corebcc.bpf.o")
 }
 
-/// Reads the files of a directory, except the skeleton, whose layout depends on the rustfmt.toml above it.
+/// Reads the files of a directory.
 fn read(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
-    let files = files.filter(|file| !file.ends_with("corebcc.skel.rs"));
     files.map(|file| (file.file_name().unwrap().into(), fs::read(&file).unwrap())).collect()
 }
 

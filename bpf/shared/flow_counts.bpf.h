@@ -41,18 +41,14 @@ ON_ENTRY(tcp_sendmsg, struct sock *sk)
 ON_RETURN(tcp_sendmsg, 3, int ret)
 {
 	struct sock *sk;
-	struct flow_stat *stat;
 
 	if (!raw)
 		return;
 	sk = flow_send_ends(&OWN(sends));
-	if (sk) {
+	if (sk)
 		OWN(sent)(raw, sk, NULL, ret);
-		return;
-	}
-	stat = cpu_row(&OWN(stats));
-	if (stat && ret > 0)
-		ADD(stat->lost, 1);
+	else if (ret > 0)
+		LOSE(OWN(stats), lost);
 }
 
 ON_ENTRY(tcp_cleanup_rbuf, struct sock *sk, int copied)

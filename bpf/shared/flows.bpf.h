@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "claim.bpf.h"
+#include "owned.bpf.h"
 #include "filter.bpf.h"
 #include "sock.bpf.h"
 #include "set_table.bpf.h"
@@ -51,53 +51,47 @@ static __always_inline void flow_begin(struct flow *flow, const struct ends *end
 	*(volatile __u64 *)&flow->ident = ident;
 }
 
+static __always_inline bool flow_is(const struct flow *flow, const struct ends *ends, __u64 ident)
+{
+	__u64 differs = flow->ident ^ ident;
+
+	differs |= flow->remote[0] ^ ends->remote[0];
+	differs |= flow->remote[1] ^ ends->remote[1];
+	differs |= flow->local[0] ^ ends->local[0];
+	differs |= flow->local[1] ^ ends->local[1];
+	return !(differs | flow->retired);
+}
+
 static __always_inline void flow_add(const bool raw, void *flows, void *marks, void *stats, struct sock *sk, __u64 tx, __u64 rx)
 {
 	__u64 ident = bpf_get_current_pid_tgid() >> 32;
 	struct flow_stat *stat;
-	bool is_free = false;
+	__u32 hash, place;
+	struct flow *flow;
 	struct ends ends;
-	__u32 hash;
 
 	if (!ends_of(raw, sk, &ends))
 		return;
 	ident |= (__u64)ends.lport << 32 | (__u64)ends.rport << 48;
 	hash = number_hash(ident ^ ends.remote[0] ^ ends.remote[1] >> 7);
-	for (int i = 0; i < FLOW_PLACES; i++) {
-		__u32 place = number_slot(hash, i) & flow_mask;
-		struct flow *flow = row(flows, place);
-		__u64 differs;
-
-		if (!flow)
-			break;
-		if (unlikely(!flow->claims)) {
-			is_free = true;
-			if (claim(&flow->claims))
-				flow_begin(flow, &ends, ident);
-			mark(marks, place >> flow_part_shift); /* a row that two claimed is the agent's to free */
-		}
-		differs = flow->ident ^ ident;
-		differs |= flow->remote[0] ^ ends.remote[0];
-		differs |= flow->remote[1] ^ ends.remote[1];
-		differs |= flow->local[0] ^ ends.local[0];
-		differs |= flow->local[1] ^ ends.local[1];
-		if (differs | flow->retired)
-			continue;
+	OWNED_ROW(flow, place, flows, FLOW_PLACES, number_slot(hash, nth) & flow_mask, flow_is(flow, &ends, ident),
+		  claim_marked(&flow->claims, marks, place >> flow_part_shift), {
+			  flow_begin(flow, &ends, ident);
+			  stat = cpu_row(stats);
+			  if (stat)
+				  ADD(stat->taken, 1); /* after the claim: who sees this finds the row */
+		  });
+	if (flow) {
 		if (tx)
 			ADD(flow->tx, tx);
 		if (rx)
 			ADD(flow->rx, rx);
-		if (likely(!is_free))
-			return;
-		stat = cpu_row(stats);
-		if (stat)
-			ADD(stat->taken, 1); /* after the claim: who sees this finds the row */
 		return;
 	}
 	stat = cpu_row(stats);
 	if (stat) {
 		ADD(stat->lost, 1);
-		ADD(stat->taken, 1);
+		ADD(stat->taken, 1); /* of a row that two have claimed, perhaps */
 	}
 }
 

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "claim.bpf.h"
+#include "owned.bpf.h"
 
 #define KEYS 64 /* rows per CPU, as in src/kit/map.rs */
 #define KEY_PLACES 8

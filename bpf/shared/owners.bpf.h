@@ -7,7 +7,7 @@
 #pragma once
 
 #include "block.bpf.h"
-#include "claim.bpf.h"
+#include "owned.bpf.h"
 
 #define OWNER_WAYS 4
 
@@ -73,49 +73,33 @@ static __always_inline void owner_follow(struct io_owner *r)
 /* The place of a process and disk, claimed if they have none; negative: all ways are taken. */
 static __always_inline __s64 owner_place(__u64 key, const bool current)
 {
-	__u32 set = (((__u32)(key >> 32) ^ (__u32)key * 0x9e3779b1) & io_owner_mask) * OWNER_WAYS;
+	__u32 set = (((__u32)(key >> 32) ^ (__u32)key * 0x9e3779b1) & io_owner_mask) * OWNER_WAYS, place;
+	struct io_owner *r;
 
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < OWNER_WAYS; i++) {
-		struct io_owner *r = row(&io_owners, set + i);
-
-		if (r && r->key == key) {
-			if (current)
-				owner_follow(r);
-			return set + i;
-		}
-	}
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < OWNER_WAYS; i++) {
-		struct io_owner *r = row(&io_owners, set + i);
-
-		if (r && claim(&r->claims)) {
-			if (current) {
-				process_name(r->comm);
-				r->exec = process_execs();
-			}
-			r->key = key;
-			mark(&io_marks, (set + i) >> io_part_shift);
-			return set + i;
-		}
-	}
-	return -1;
+	OWNED_ROW(r, place, &io_owners, OWNER_WAYS, set + nth, r->key == key,
+		  claim_marked(&r->claims, &io_marks, place >> io_part_shift), {
+			  if (current) {
+				  process_name(r->comm);
+				  r->exec = process_execs();
+			  }
+			  *(volatile __u64 *)&r->key = key;
+		  });
+	if (r && current)
+		owner_follow(r);
+	return r ? (__s64)place : -1;
 }
 
 /* The place of the current process, or of process 0 if there is none left. */
 static __always_inline __s64 owner_current(__u64 disk, __u64 *key)
 {
 	__u64 process = bpf_get_current_pid_tgid() >> 32;
-	struct io_stat *stat;
 	__s64 place;
 
 	*key = process << 32 | disk;
 	place = owner_place(*key, process != 0);
 	if (place >= 0)
 		return place;
-	stat = cpu_row(&io_stats);
-	if (stat)
-		ADD(stat->crowded, 1);
+	LOSE(io_stats, crowded);
 	*key = disk;
 	return owner_place(*key, false);
 }
@@ -197,18 +181,18 @@ static __always_inline void owner_time(const bool raw, struct request *rq, struc
 /* The row of a request whose beginning was not seen: process 0. NULL: its bytes are counted elsewhere, or lost. */
 static __always_inline struct io_owner *owner_unknown(__u64 disk)
 {
-	struct io_stat *first = row(&io_stats, 0), *stat = cpu_row(&io_stats);
+	struct io_stat *first = row(&io_stats, 0);
 	struct io_owner *r;
 	__s64 place;
 
-	if (!first || !stat || first->by_bio)
+	if (!first || first->by_bio)
 		return NULL;
 	place = disk ? owner_place(disk, false) : -1;
 	r = place < 0 ? NULL : row(&io_owners, place);
 	if (r)
-		ADD(stat->unknown, 1);
+		LOSE(io_stats, unknown);
 	else
-		ADD(stat->lost, 1);
+		LOSE(io_stats, lost);
 	return r;
 }
 

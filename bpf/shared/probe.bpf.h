@@ -199,6 +199,14 @@ static __always_inline void *cpu_row(void *map)
 	return row(map, bpf_get_smp_processor_id());
 }
 
+/* Counts a loss in this CPU's row of an array. */
+#define LOSE(rows, what)                                                                                              \
+	do {                                                                                                          \
+		typeof(*(rows).value) *lost_ = cpu_row(&(rows));                                                      \
+		if (lost_)                                                                                            \
+			ADD(lost_->what, 1);                                                                          \
+	} while (0)
+
 /* A locked add: for cells that two programs or two CPUs may write. */
 #define ADD(cell, n) __sync_fetch_and_add(&(cell), n)
 

@@ -15,7 +15,7 @@
  */
 #pragma once
 
-#include "claim.bpf.h"
+#include "owned.bpf.h"
 
 #define SET_WAYS 8
 

@@ -2,7 +2,7 @@
 /* Sockets: numbers of the protocols, and who is at the two ends of a TCP connection. */
 #pragma once
 
-#include "claim.bpf.h"
+#include "owned.bpf.h"
 
 #define AF_INET 2
 #define AF_INET6 10

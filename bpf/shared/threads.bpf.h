@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "claim.bpf.h"
+#include "owned.bpf.h"
 
 #define WAYS 4
 
@@ -55,49 +55,33 @@ static __always_inline void thread_begin(__u32 slot, struct thread *t)
 static __always_inline __s64 thread_slot(void)
 {
 	__u64 id = bpf_get_current_pid_tgid();
-	__u32 set = thread_set((__u32)id);
+	__u32 set = thread_set((__u32)id), place;
+	struct thread *t;
 
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < WAYS; i++) {
-		struct thread *t = row(&threads, set + i);
-
-		if (t && t->id == id)
-			return set + i;
-	}
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < WAYS; i++) {
-		struct thread *t = row(&threads, set + i);
-
-		if (t && claim(&t->claims)) {
-			t->born = process_born();
-			thread_begin(set + i, t);
-			t->id = id;
-			mark(&thread_marks, (set + i) >> thread_part_shift);
-			return set + i;
-		}
-	}
-	return -1;
+	OWNED_ROW(t, place, &threads, WAYS, set + nth, t->id == id,
+		  claim_marked(&t->claims, &thread_marks, place >> thread_part_shift), {
+			  t->born = process_born();
+			  thread_begin(place, t);
+			  OWN(begins)(place);
+			  *(volatile __u64 *)&t->id = id;
+		  });
+	return t ? (__s64)place : -1;
 }
 
-/* The slot of a thread; negative: it has none. */
-static __always_inline __s64 thread_known(__u64 id)
+/* The row of a thread and its number; NULL: it has none. */
+static __always_inline struct thread *thread_known(__u64 id, __u32 *slot)
 {
 	__u32 set = thread_set((__u32)id);
+	struct thread *t;
 
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < WAYS; i++) {
-		struct thread *t = row(&threads, set + i);
-
-		if (t && t->id == id)
-			return set + i;
-	}
-	return -1;
+	OWNED_LOOK(t, *slot, &threads, WAYS, set + nth, t->id == id);
+	return t;
 }
 
 static __always_inline void thread_end(__u64 id)
 {
-	__s64 slot = thread_known(id);
-	struct thread *t = slot < 0 ? NULL : row(&threads, slot);
+	__u32 slot;
+	struct thread *t = thread_known(id, &slot);
 
 	if (t)
 		t->state |= 1;

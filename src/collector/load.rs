@@ -22,6 +22,7 @@ pub fn load<L: LoadedObject + 'static>(
     let (host, mut constants) = (crate::host::host(), bpf::constants());
     let mut plans = Vec::new();
     for (number, prepared) in modules.iter_mut().enumerate() {
+        prepared.announce();
         let pinned = prepared.pin.as_ref().map_or_else(Vec::new, |pin| pinned_sizes(&pin.unit));
         let mut plan = Plan { number, pinned, ..Plan::default() };
         let planned = match &mut prepared.module {
@@ -51,6 +52,7 @@ pub fn load<L: LoadedObject + 'static>(
             tables: Vec::new(),
             metrics: Vec::new(),
             debug: false,
+            remarks: Vec::new(),
             pin: None,
             module: Ok(Box::new(filters)),
         });

@@ -3,7 +3,7 @@
 use super::{Hook, MapDef, Rows, Sampling, Target};
 use crate::bpf::{Field, Untyped};
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
@@ -159,8 +159,12 @@ impl<'a, T> Row<'a, T> {
 
     /// Writes a field. Only for fields that the programs do not write.
     pub fn set(self, field: Field<T, u64>, value: u64) {
+        self.store(field, value, Relaxed);
+    }
+
+    pub(super) fn store(self, field: Field<T, u64>, value: u64, order: Ordering) {
         if let Some(word) = self.words.get(field.offset() / 8) {
-            word.store(value, Relaxed);
+            word.store(value, order);
         }
     }
 
@@ -172,15 +176,14 @@ impl<'a, T> Row<'a, T> {
         }
     }
 
-    /// Zeroes this field and all that follow it.
-    pub fn clear_from<F>(self, first: Field<T, F>) {
-        let words = self.words.get(first.offset() / 8..).unwrap_or_default();
-        words.iter().for_each(|word| word.store(0, Relaxed));
-    }
-
     /// Zeroes the row. Words that are 0 are not written, since a write would allocate an unmapped page of the array.
     pub fn clear(self) {
-        self.words.iter().filter(|word| word.load(Relaxed) != 0).for_each(|word| word.store(0, Relaxed));
+        clear(self.words.iter());
+    }
+
+    /// Zeroes all but a field, as [`Row::clear`] does.
+    pub(super) fn clear_except(self, field: Field<T, u64>) {
+        clear(self.words.iter().enumerate().filter(|(at, _)| *at != field.offset() / 8).map(|(_, word)| word));
     }
 
     /// Writes the first words.
@@ -225,6 +228,10 @@ impl<'a, T> Row<'a, T> {
         let start = field.offset() / 8;
         self.words.get(start..start.saturating_add(size_of::<F>() / 8)).unwrap_or_default()
     }
+}
+
+fn clear<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
+    words.filter(|word| word.load(Relaxed) != 0).for_each(|word| word.store(0, Relaxed));
 }
 
 /// Counters kept by the agent itself, in the form of a row.

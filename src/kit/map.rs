@@ -17,7 +17,7 @@ pub struct MapDef {
     pub taken: Option<usize>,
     /// Counter of events dropped because this map is full: the map that holds it, and its offset there.
     pub lost: Option<(&'static str, usize)>,
-    /// Map in which programs mark the parts of this one with rows in use (bpf/shared/claim.bpf.h); only these parts are
+    /// Map in which programs mark the parts of this one with rows in use (bpf/shared/owned.bpf.h); only these parts are
     /// mapped.
     pub marks: Option<&'static str>,
 }

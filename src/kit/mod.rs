@@ -15,8 +15,8 @@ mod metric;
 mod module;
 mod need;
 mod options;
+mod owned_table;
 mod readings;
-mod row_claims;
 mod running;
 mod secret;
 mod set_table;
@@ -26,7 +26,7 @@ mod table_spec;
 mod text;
 mod window;
 
-pub use arguments::{in_log, show_arguments, shows_arguments};
+pub use arguments::{in_log, show_arguments};
 pub use declared::Declared;
 pub use fine::{Fine, FineCounts, ServedBucket};
 pub use histogram::Log2;
@@ -47,8 +47,8 @@ pub use options::{
     did_you_mean, unknown, Buckets, CgroupCount, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef,
     OptionType, OptionValue, Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
 };
+pub use owned_table::OwnedTable;
 pub use readings::{FineHistogram, HistogramPerKey, PerKey, Sums};
-pub use row_claims::RowClaims;
 pub use running::{loss_words, EachLoss, PairStatus, RefreshError, Running, ScriptState, Starting, State};
 pub use secret::{keep_secret, secret, Secret};
 pub use set_table::{by_socket, by_thread, plan_set_table};

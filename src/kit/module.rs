@@ -12,6 +12,15 @@ pub struct Setup<'a> {
     pub section: &'a Section<'a>,
     /// Interval between scans for processes that the option `process` matches; `None`: one scan at the start.
     pub process_refresh: Option<Duration>,
+    /// False if the arguments of processes are not shown: only the program.
+    pub show_arguments: bool,
+}
+
+impl<'a> Setup<'a> {
+    /// Makes the parameters for a section, with defaults for the agent's own options.
+    pub fn new(section: &'a Section<'a>) -> Setup<'a> {
+        Setup { section, process_refresh: None, show_arguments: true }
+    }
 }
 
 /// A reason why a module cannot be made from its section.

@@ -28,7 +28,7 @@ pub fn by_socket(host: &Host) -> usize {
 mod tests {
     use super::*;
 
-    /// Hashes like `number_hash` of bpf/shared/claim.bpf.h.
+    /// Hashes like `number_hash` of bpf/shared/owned.bpf.h.
     fn hash(number: u64) -> u32 {
         let number = (number ^ number >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let number = (number ^ number >> 29).wrapping_mul(0xff51_afd7_ed55_8ccd);

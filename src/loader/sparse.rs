@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const SWEEP: Duration = Duration::from_secs(20);
 
 /// An array of which only pages of parts with rows in use are mapped; the others read as zeros. Programs claim a row
-/// and then mark its part in an array with a number for each part, which only grows (bpf/shared/claim.bpf.h).
+/// and then mark its part in an array with a number for each part, which only grows (bpf/shared/owned.bpf.h).
 pub struct Sparse {
     array: OwnedFd,
     room: Mapping,

@@ -58,7 +58,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.interval == Interval::Never {
-            module_log!(warn, "with a negative interval there are no values");
+            setup.section.warn("with a negative interval there are no values");
         }
         Ok(Box::new(Biotop::new(options, exists, block::disk_name)))
     },

@@ -53,7 +53,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&EXEC, &RETURN],
     maps: MAPS,
-    make: |setup| Ok(Box::new(Execsnoop::new(Options::read(setup.section)?, shows_arguments()))),
+    make: |setup| Ok(Box::new(Execsnoop::new(Options::read(setup.section)?, setup.show_arguments))),
     ..Spec::NEW
 };
 

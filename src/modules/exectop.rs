@@ -64,7 +64,7 @@ struct Use {
 }
 
 struct Exectop {
-    claims: RowClaims<exec_row>,
+    claims: OwnedTable<exec_row>,
     ticks: u64,
     uses: BTreeMap<Comm, Use>,
     lost: u64,
@@ -81,7 +81,7 @@ struct Emptied {
 
 impl Exectop {
     fn new() -> Exectop {
-        let claims = RowClaims::new(exec_row::claims);
+        let claims = OwnedTable::new(exec_row::comm.nth(0), exec_row::claims);
         Exectop { claims, ticks: 0, uses: BTreeMap::new(), lost: 0, emptied: Vec::new() }
     }
 
@@ -129,8 +129,7 @@ impl Exectop {
             if let Some(kept) = (late > 0).then(kept).flatten() {
                 kept.set(exec_row::count, kept.get(exec_row::count).wrapping_add(late));
             }
-            row.set(exec_row::count, 0);
-            row.set(exec_row::claims, 0); // last of all: it lets a program take the row
+            self.claims.release(row);
         }
     }
 }
@@ -225,7 +224,7 @@ impl Module for Exectop {
 impl Exectop {
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.ticks += 1;
-        self.claims.release_contested(kernel.rows(ROWS), |row| comm_of(row) == Comm::default());
+        self.claims.release_contested(kernel.rows(ROWS).iter().enumerate());
         self.free_emptied(kernel);
         if self.ticks == 1 && kernel.continues(&ROWS.def) {
             let rows = kernel.rows(ROWS);

@@ -138,12 +138,12 @@ struct Klockstat {
     options: Options,
     /// Names of chains by the number of their row; `None` for a chain that the options exclude.
     names: HashMap<usize, Option<String>>,
-    claims: RowClaims<kl_row>,
+    claims: OwnedTable<kl_row>,
 }
 
 impl Klockstat {
     fn new(options: Options) -> Klockstat {
-        Klockstat { options, names: HashMap::new(), claims: RowClaims::new(kl_row::claims) }
+        Klockstat { options, names: HashMap::new(), claims: OwnedTable::new(kl_row::key, kl_row::claims) }
     }
 }
 
@@ -259,7 +259,7 @@ impl Klockstat {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        self.claims.release_contested(kernel.rows(ROWS), |row| row.get(kl_row::key) == 0);
+        self.claims.release_contested(kernel.rows(ROWS).iter().enumerate());
         forget_unused_symbols();
     }
 

@@ -4,7 +4,7 @@ use super::shared::hits::TargetList;
 use crate::bpf::types::{self, kp_row, set_numbers};
 use crate::kit::*;
 use crate::process::ProcessSlots;
-use crate::{maps, metrics, module_log, options};
+use crate::{maps, metrics, options};
 
 metrics! {
     COUNT: u64 = 0 "kprobe.hits.count" COUNTER COUNT "calls of each kernel function";
@@ -83,7 +83,7 @@ pub const SPEC: Spec = Spec {
             return Err(setup.section.reject("kprobes", format!("expected at most {FUNCTIONS} functions")));
         }
         if options.details && options.process.is_all() {
-            module_log!(warn, "details have no effect without the option process");
+            setup.section.warn("details have no effect without the option process");
         }
         Ok(Box::new(KprobeHits {
             targets: targets(options.latency),
@@ -194,7 +194,8 @@ mod tests {
     fn plan(lines: &str) -> Result<(Plan, types::rodata), String> {
         let text = format!("[k]\n{lines}\n");
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-        let setup = Setup { section: &config.section("k").unwrap(), process_refresh: None };
+        let section = config.section("k").unwrap();
+        let setup = Setup::new(&section);
         let mut module = (SPEC.make)(&setup).map_err(|error| error.to_string())?;
         let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
         let host = Host { cpus: 2, ..Host::SMALL };

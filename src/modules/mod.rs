@@ -87,7 +87,8 @@ mod tests {
             options.dedup();
             let lines: String = options.iter().filter(|_| all).map(|option| format!("{option} = True\n")).collect();
             let config = Config::parse("test", spec.section(&lines).as_bytes()).unwrap();
-            let setup = Setup { section: &config.section(spec.name).unwrap(), process_refresh: None };
+            let section = config.section(spec.name).unwrap();
+            let setup = Setup::new(&section);
             let mut module = (spec.make)(&setup).unwrap();
             module.plan(&Host::SMALL, &mut Plan::default(), &mut bpf::constants());
             let running = module.start(&Fake::new());

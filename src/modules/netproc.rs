@@ -148,7 +148,7 @@ struct Netproc {
     /// True if the threads were added up but the processes not yet named accordingly.
     is_added_up: bool,
     lost: u64,
-    claims: RowClaims<thread>,
+    claims: OwnedTable<thread>,
 }
 
 impl Netproc {
@@ -164,7 +164,7 @@ impl Netproc {
             begun: false,
             is_added_up: false,
             lost: 0,
-            claims: RowClaims::new(thread::claims),
+            claims: OwnedTable::new(thread::id, thread::claims),
         }
     }
 
@@ -213,7 +213,8 @@ impl Netproc {
                 if let Some(process) = process {
                     add(&mut process.past, cells);
                 }
-                free(thread, row);
+                row.clear();
+                self.claims.release(thread);
                 continue;
             }
             if state & ENDED != 0 {
@@ -306,7 +307,7 @@ impl Netproc {
             |pid, process| process.threads == 0 && !exists(pid),
             |process| process.past.iter().chain(&process.live).fold(0, |sum, cell| sum.wrapping_add(*cell)),
         );
-        self.claims.release_contested(kernel.rows(THREADS), |thread| thread.get(thread::id) == 0);
+        self.claims.release_contested(kernel.rows(THREADS).iter().enumerate());
         let lost = kernel.rows(STATS).sum(thread_stat::lost);
         if lost > self.lost {
             self.lost = lost;
@@ -323,14 +324,6 @@ fn add(sums: &mut [u64; 8], cells: impl Iterator<Item = u64>) {
     for (sum, cell) in sums.iter_mut().zip(cells) {
         *sum += cell;
     }
-}
-
-/// Frees a row. The claim is cleared last, since then a program can take it.
-fn free(thread: Row<'_, thread>, counts: Row<'_, net_row>) {
-    counts.clear();
-    thread.set(thread::state, 0);
-    thread.set(thread::id, 0);
-    thread.set(thread::claims, 0);
 }
 
 /// Marks threads whose end no program saw, once the table is crowded.

@@ -8,7 +8,7 @@ pub use names::names as system_calls;
 use crate::bpf::types::{self, set_numbers, syscall_row, syscall_stat};
 use crate::kit::*;
 use crate::process::ProcessSlots;
-use crate::{maps, metrics, module_log, options, tracepoint};
+use crate::{maps, metrics, options, tracepoint};
 
 metrics! {
     COUNT: u64 = 0 "proc.syscall.count" COUNTER COUNT "system calls";
@@ -54,7 +54,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let mut options = Options::read(setup.section)?;
         if options.details && options.process.is_all() {
-            module_log!(warn, "details has no effect without process");
+            setup.section.warn("details has no effect without process");
             options.details = false;
         }
         Ok(Box::new(Syscount::new(options)))

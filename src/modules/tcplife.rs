@@ -1,6 +1,6 @@
 //! Finished TCP sessions, the latest first. Kernel side: bpf/tcplife.bpf.c, one ring record per session.
 
-use super::shared::tcp::{address, tell_ports, ACCEPT, STATE};
+use super::shared::tcp::{address, note_ports, ACCEPT, STATE};
 use crate::bpf::{record, types, types::tcp_births, types::tcp_session, types::tcp_stat};
 use crate::host::until_nul;
 use crate::kit::*;
@@ -56,7 +56,7 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
-        tell_ports(&options.dport, &options.lport);
+        note_ports(setup, &options.dport, &options.lport);
         Ok(Box::new(Tcplife { options, sessions: VecDeque::new(), events: 0 }))
     },
     ..Spec::NEW

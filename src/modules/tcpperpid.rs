@@ -3,11 +3,11 @@
 
 use super::shared::flows::{Flows, Moved};
 use super::shared::process_counts::ProcessCounts;
-use super::shared::tcp::{tell_ports, TRAFFIC};
+use super::shared::tcp::{note_ports, TRAFFIC};
 use crate::bpf::types::{self, flow, flow_stat, mark, set_numbers, sock_read};
 use crate::host::{command_word, exists, until_nul};
 use crate::kit::*;
-use crate::{maps, metrics, module_log, options};
+use crate::{maps, metrics, options};
 
 metrics! {
     TX: u64 = 0 "proc.io.net.total.tx" COUNTER BYTE "bytes sent over TCP";
@@ -53,10 +53,10 @@ pub const SPEC: Spec = Spec {
             [("highres", "bytes always count when they are moved"), ("buffer_page_count", "no buffer is needed")]
         {
             if setup.section.get(option)?.is_some() {
-                module_log!(info, "{option} has no effect: {why}.");
+                setup.section.info(format!("{option} has no effect: {why}."));
             }
         }
-        tell_ports(&options.dport, &options.lport);
+        note_ports(setup, &options.dport, &options.lport);
         Ok(Box::new(Tcpperpid::new(options, exists)))
     },
     ..Spec::NEW

@@ -4,7 +4,7 @@
 use super::shared::tcp::{address, STATE, TRAFFIC};
 use crate::bpf::types::{self, retrans_owners, retrans_row, retrans_stat};
 use crate::kit::*;
-use crate::{maps, metrics, module_log, options, tracepoint};
+use crate::{maps, metrics, options, tracepoint};
 use std::collections::{BTreeMap, VecDeque};
 
 metrics! {
@@ -47,7 +47,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if setup.section.get("buffer_page_count")?.is_some() {
-            module_log!(info, "buffer_page_count has no effect: no buffer is needed.");
+            setup.section.info("buffer_page_count has no effect: no buffer is needed.");
         }
         Ok(Box::new(Tcpretrans::new(options)))
     },
@@ -63,14 +63,14 @@ struct Tcpretrans {
     options: Options,
     /// Closed connections with their counts, the latest first.
     closed: VecDeque<(String, u64)>,
-    claims: RowClaims<retrans_row>,
+    claims: OwnedTable<retrans_row>,
     /// Number of retransmissions on sockets that closed before their owner was seen.
     ownerless: u64,
 }
 
 impl Tcpretrans {
     fn new(options: Options) -> Tcpretrans {
-        let claims = RowClaims::new(retrans_row::claims);
+        let claims = OwnedTable::new(retrans_row::sk, retrans_row::claims);
         Tcpretrans { options, closed: VecDeque::new(), claims, ownerless: 0 }
     }
 
@@ -79,8 +79,7 @@ impl Tcpretrans {
         self.options.process.is_all() || row.get(retrans_row::wanted) != 0
     }
 
-    /// Keeps the counts of closed sockets, and frees their rows. The claim of a row is cleared last, since then a program can take
-    /// it.
+    /// Keeps the counts of closed sockets, and frees their rows.
     fn harvest(&mut self, kernel: &dyn Kernel) {
         for row in kernel.rows(ROWS).iter() {
             let word = |field| row.get(field);
@@ -93,7 +92,7 @@ impl Tcpretrans {
             } else if word(retrans_row::owner) == 0 {
                 self.ownerless += count;
             }
-            free(row);
+            self.claims.release(row);
         }
     }
 
@@ -145,7 +144,7 @@ impl Tcpretrans {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.harvest(kernel);
-        self.claims.release_contested(kernel.rows(ROWS), |row| row.get(retrans_row::sk) == 0);
+        self.claims.release_contested(kernel.rows(ROWS).iter().enumerate());
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
@@ -164,19 +163,6 @@ fn flow_name(row: Row<'_, retrans_row>) -> String {
     let local = address(family, row.bytes(retrans_row::local));
     let remote = address(family, row.bytes(retrans_row::remote));
     format!("{local}:{}::{remote}:{}", (ports >> 16) as u16, ports as u16)
-}
-
-fn free(row: Row<'_, retrans_row>) {
-    for field in [
-        retrans_row::sk,
-        retrans_row::closed,
-        retrans_row::count,
-        retrans_row::owner,
-        retrans_row::wanted,
-        retrans_row::claims,
-    ] {
-        row.set(field, 0);
-    }
 }
 
 #[cfg(test)]

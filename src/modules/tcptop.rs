@@ -5,7 +5,7 @@ use super::shared::tcp::{address, TRAFFIC};
 use crate::bpf::types::{self, flow, flow_stat, mark, set_numbers, sock_read};
 use crate::host::{comm, until_nul};
 use crate::kit::*;
-use crate::{maps, metrics, module_log, options};
+use crate::{maps, metrics, options};
 use std::collections::BTreeMap;
 use std::mem::take;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.interval == Interval::Never {
-            module_log!(warn, "with a negative interval there are no values");
+            setup.section.warn("with a negative interval there are no values");
         }
         Ok(Box::new(Tcptop::new(options, comm)))
     },

@@ -52,7 +52,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if !options.compile_test {
-            module_log!(info, "compile_test has no effect: what cannot be attached to is always left out.");
+            setup.section.info("compile_test has no effect: what cannot be attached to is always left out.");
         }
         let entries = options.tracepoints.required(setup.section, "tracepoints")?;
         let expression = |entry: &String| {

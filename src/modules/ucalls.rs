@@ -64,7 +64,7 @@ pub const SPEC: Spec = Spec {
             timed: options.latency,
             probes: ProcessProbes::new(setup.section.name(), options.process),
             sites: Vec::new(),
-            claims: RowClaims::new(uc_row::claims),
+            claims: OwnedTable::new(uc_row::key, uc_row::claims),
         }))
     },
     ..Spec::NEW
@@ -76,7 +76,7 @@ struct Ucalls {
     probes: ProcessProbes,
     /// Rows of the sites so far. Sites that read the same arguments share a row, and a program.
     sites: Vec<SiteWords>,
-    claims: RowClaims<uc_row>,
+    claims: OwnedTable<uc_row>,
 }
 
 /// Words of a `uc_site` without its padding.
@@ -237,7 +237,7 @@ impl Ucalls {
         });
         // Before anything was attached the rows are as they were made, and touching them would take memory.
         if !sites.is_empty() {
-            claims.release_contested(kernel.rows(ROWS), |row| row.get(uc_row::key) == 0);
+            claims.release_contested(kernel.rows(ROWS).iter().enumerate());
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
             timed,
             probes: ProcessProbes::new("u", ProcessFilter::default()),
             sites: vec![SiteWords::default()],
-            claims: RowClaims::new(uc_row::claims),
+            claims: OwnedTable::new(uc_row::key, uc_row::claims),
         }
     }
 

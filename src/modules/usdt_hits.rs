@@ -206,7 +206,8 @@ mod tests {
 
     fn make(lines: &str) -> Result<Plan, String> {
         let config = Config::parse("test.conf", format!("[u]\n{lines}\n").as_bytes()).unwrap();
-        let setup = Setup { section: &config.section("u").unwrap(), process_refresh: None };
+        let section = config.section("u").unwrap();
+        let setup = Setup::new(&section);
         let mut module = (SPEC.make)(&setup).map_err(|error| error.to_string())?;
         let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
         module.plan(&Host { cpus: 2, ..Host::SMALL }, &mut plan, &mut constants);

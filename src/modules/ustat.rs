@@ -54,7 +54,7 @@ pub const SPEC: Spec = Spec {
         Ok(Box::new(Ustat {
             language: options.language,
             probes: ProcessProbes::new(setup.section.name(), options.process),
-            claims: RowClaims::new(us_row::claims),
+            claims: OwnedTable::new(us_row::process, us_row::claims),
             seen: false,
         }))
     },
@@ -64,7 +64,7 @@ pub const SPEC: Spec = Spec {
 struct Ustat {
     language: Language,
     probes: ProcessProbes,
-    claims: RowClaims<us_row>,
+    claims: OwnedTable<us_row>,
     /// True once there was a process to count.
     seen: bool,
 }
@@ -128,12 +128,9 @@ impl Ustat {
         let rows = kernel.rows(ROWS);
         let process = |row: Row<'_, us_row>| row.get(us_row::process) as u32;
         for row in rows.iter().filter(|row| process(*row) != 0 && !exists(process(*row))) {
-            // The claims last of all: they let the next process in.
-            row.clear_from(us_row::counts);
-            row.set(us_row::process, 0);
-            row.set(us_row::claims, 0);
+            claims.release(row);
         }
-        claims.release_contested(rows, |row| process(row) == 0);
+        claims.release_contested(rows.iter().enumerate());
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
@@ -155,12 +152,12 @@ mod tests {
     fn ustat(lines: &str) -> Result<Ustat, String> {
         let config = Config::parse("test.conf", format!("[u]\n{lines}\n").as_bytes()).unwrap();
         let section = config.section("u").unwrap();
-        (SPEC.make)(&Setup { section: &section, process_refresh: None }).map_err(|error| error.to_string())?;
+        (SPEC.make)(&Setup::new(&section)).map_err(|error| error.to_string())?;
         let options = Options::read(&section).unwrap();
         Ok(Ustat {
             language: options.language,
             probes: ProcessProbes::new("u", options.process),
-            claims: RowClaims::new(us_row::claims),
+            claims: OwnedTable::new(us_row::process, us_row::claims),
             seen: false,
         })
     }

@@ -7,7 +7,7 @@ use crate::bpf::record;
 use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_slot, filter_stat, rodata};
 use crate::host::{Process, Watch};
 use crate::kit::{
-    Arrivals, EachLoss, Fake, Hook, Host, Kernel, Module, OptionType, Plan, RowClaims, Rows, Running, Spec, Tier,
+    Arrivals, EachLoss, Fake, Hook, Host, Kernel, Module, OptionType, OwnedTable, Plan, Rows, Running, Spec, Tier,
     NEEDS_BTF,
 };
 use crate::{maps, tracepoint};
@@ -50,7 +50,7 @@ pub struct Filters {
     /// kernel.
     automaton: Option<Automaton>,
     /// Claims of the slots.
-    claims: RowClaims<filter_slot>,
+    claims: OwnedTable<filter_slot>,
     /// True if the log already has the error that the kernel cannot be told.
     said: bool,
 }
@@ -313,27 +313,22 @@ impl ProcessSlots {
         }
     }
 
-    fn claims() -> RowClaims<filter_slot> {
-        RowClaims::new(filter_slot::claims)
+    fn claims() -> OwnedTable<filter_slot> {
+        OwnedTable::new(filter_slot::process, filter_slot::claims)
     }
 
-    fn tick(kernel: &dyn Kernel, claims: &mut RowClaims<filter_slot>) {
+    fn tick(kernel: &dyn Kernel, claims: &mut OwnedTable<filter_slot>) {
         for row in kernel.rows(SLOTS).iter() {
             let word = |field| row.get(field);
             let process @ 1.. = word(filter_slot::process) as u32 else { continue };
-            let free = || {
-                row.set(filter_slot::process, 0);
-                row.set(filter_slot::ended, 0);
-                row.set(filter_slot::claims, 0); // last of all: it lets a program take the slot
-            };
             match word(filter_slot::ended) {
-                Self::EMPTYING => free(),
+                Self::EMPTYING => claims.release(row),
                 Self::ENDED => row.set(filter_slot::ended, Self::EMPTYING),
                 _ if !crate::host::exists(process) => row.set(filter_slot::ended, Self::ENDED),
                 _ => {}
             }
         }
-        claims.release_contested(kernel.rows(SLOTS), |row| row.get(filter_slot::process) == 0);
+        claims.release_contested(kernel.rows(SLOTS).iter().enumerate());
     }
 
     /// Makes a kernel in which these processes have the first slots.

@@ -160,8 +160,7 @@ fn made(
     set: &[SetOption],
     left_out: &mut Vec<(String, String)>,
 ) -> Result<PreparedModules, ShowError> {
-    let refresh = settings.process_refresh;
-    let error = match prepared_modules(config, modules, refresh) {
+    let error = match prepared_modules(config, modules, settings) {
         Ok(made) => return Ok(made),
         Err(error) => error,
     };
@@ -169,9 +168,9 @@ fn made(
         return Err(error);
     }
     modules.retain(|module| {
-        let made = prepared_modules(config, std::slice::from_ref(module), refresh);
+        let made = prepared_modules(config, std::slice::from_ref(module), settings);
         left_out.extend(made.as_ref().err().map(|error| (module.settings.section.clone(), error.to_string())));
         made.is_ok()
     });
-    Ok(prepared_modules(config, modules, refresh)?)
+    Ok(prepared_modules(config, modules, settings)?)
 }

@@ -15,7 +15,7 @@ use crate::bpf::types;
 use crate::kit::{
     excerpt, EachLoss, Host, Kernel, Layout, Module, PairStatus, Plan, RefreshError, Running, State, Table,
 };
-use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, PairSetup, PinRequest};
+use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, PairOptions, PairSetup, PinRequest};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
@@ -35,6 +35,7 @@ const EVENTS_EVERY: Duration = Duration::from_millis(100);
 /// The module of a pair.
 pub struct PairModule {
     files: Files,
+    options: PairOptions,
     object: Option<Vec<u8>>,
     metrics: Vec<PairMetric>,
     names: Names,
@@ -199,7 +200,7 @@ fn maps(metrics: &[PairMetric], files: &Files, known: &BTreeMap<String, PairMap>
 
 impl PairModule {
     /// Makes the module of a pair's files, and the metrics that it serves. Errors are in its status.
-    pub fn new(files: PairFiles) -> (PairModule, Vec<ServedMetric>) {
+    pub fn new(files: PairFiles, options: PairOptions) -> (PairModule, Vec<ServedMetric>) {
         let PairFiles { name, yaml, text, object, bytes } = files;
         let files = Files { name, yaml: yaml.display().to_string(), object: object.display().to_string() };
         let config = text.map_err(|error| vec![error]).and_then(|text| PairConfig::parse(&files.yaml, &text));
@@ -249,6 +250,7 @@ impl PairModule {
         let metrics = metrics.collect();
         let module = PairModule {
             files,
+            options,
             object,
             metrics,
             names: Names::default(),
@@ -327,7 +329,7 @@ impl PairModule {
     fn open(&mut self) -> Option<OpenPair> {
         let bytes = self.object.take()?;
         // Map names of the kernel's own sections begin with it.
-        match OpenPair::open(&super::tables::word(&self.files.name), bytes) {
+        match OpenPair::open(&super::tables::word(&self.files.name), bytes, &self.options) {
             Ok(opened) => Some(opened),
             Err(refusal) => {
                 let error = self.refused("object", &refusal);

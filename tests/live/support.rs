@@ -1,6 +1,6 @@
 //! Helpers for the tests: modules loaded without pmcd, their log, scripts that work in steps, disks of the test.
 
-pub use crate::common::script::{copy_program, python, write_program, Script};
+pub use crate::common::script::{copy_program, part, python, write_program, Script};
 use crate::common::{lacks, loaded, skip, test};
 use corebcc::collector::ModuleSet;
 use corebcc::kit::{Key, Table, TableId, TableSpec};

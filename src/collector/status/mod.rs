@@ -194,7 +194,8 @@ mod tests {
         let mut heads = BTreeSet::new();
         for spec in MODULES {
             let config = Config::parse("test", spec.section("").as_bytes()).unwrap();
-            let setup = Setup { section: &config.section(spec.name).unwrap(), process_refresh: None };
+            let section = config.section(spec.name).unwrap();
+            let setup = Setup::new(&section);
             let mut module = (spec.make)(&setup).unwrap();
             module.plan(&host, &mut Plan::default(), &mut bpf::constants());
             module.start(&Fake::new()).losses(&Fake::new(), &mut |loss, _| {

@@ -140,7 +140,7 @@ pub struct SubmitterTable {
     crowded: u64,
     /// Requests of unknown submitters at the end of the start: they had begun before the programs ran.
     under_way: u64,
-    claims: RowClaims<io_owner>,
+    claims: OwnedTable<io_owner>,
 }
 
 /// Number of ticks after which the start is over.
@@ -149,7 +149,7 @@ const START: u64 = 2;
 impl SubmitterTable {
     /// Makes a table. `exists` returns true if there is a process with this identifier.
     pub fn new(exists: fn(u32) -> bool) -> SubmitterTable {
-        let claims = RowClaims::new(io_owner::claims);
+        let claims = OwnedTable::new(io_owner::key, io_owner::claims);
         SubmitterTable { exists, ended: BTreeMap::new(), ticks: 0, crowded: 0, under_way: 0, claims }
     }
 
@@ -202,7 +202,7 @@ impl SubmitterTable {
         let crowded = kernel.rows(STATS).sum(io_stat::crowded);
         let hurry = std::mem::replace(&mut self.crowded, crowded) < crowded;
         let grace = if hurry { SHORT_GRACE } else { GRACE };
-        self.claims.release_contested(kernel.rows(OWNERS), |row| row.get(io_owner::key) == 0);
+        self.claims.release_contested(kernel.rows(OWNERS).iter().enumerate());
         for (place, row) in kernel.rows(OWNERS).iter().enumerate() {
             let key @ 1.. = row.get(io_owner::key) else { continue };
             if hurry || place % TURNS == now as usize % TURNS {
@@ -215,7 +215,7 @@ impl SubmitterTable {
             }
             if self.ended.get(&place).is_some_and(|&(ended, since)| ended == key && now - since >= grace) {
                 self.ended.remove(&place);
-                free(row);
+                self.claims.release(row);
             }
         }
     }
@@ -233,13 +233,6 @@ impl SubmitterTable {
         );
         each("uncounted: requests that could not be counted", stats.sum(io_stat::lost));
     }
-}
-
-/// Frees a place: first the key, so that no completion counts there any more, last the claim, so that a program can take it.
-fn free(row: Row<'_, io_owner>) {
-    row.set(io_owner::key, 0);
-    row.clear_from(io_owner::exec);
-    row.set(io_owner::claims, 0);
 }
 
 /// Returns the name of a disk by its major and minor number; `None` for a disk that is gone.

@@ -8,11 +8,10 @@ use crate::bpf::types::{cgroup_owner, fine_hist, mark};
 use crate::bpf::Field;
 use crate::host::{series_name, Cgroup, Cgroups, NoCgroups};
 use crate::kit::{
-    set_buckets, Buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, Plan, Row, RowClaims, Rows, RowsView, SeriesLabel,
+    set_buckets, Buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, OwnedTable, Plan, Row, Rows, RowsView, SeriesLabel,
     SeriesLabels, Shape, Table, Window, WindowClock,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -120,7 +119,7 @@ pub struct CgroupHistograms<R: 'static> {
     /// Cgroups with a series, by their ids.
     known: HashMap<u64, Cgroup>,
     strangers: HashSet<u64>,
-    claims: RowClaims<cgroup_owner>,
+    claims: OwnedTable<cgroup_owner>,
 }
 
 /// A place in the table of owners.
@@ -166,7 +165,7 @@ impl<R> CgroupHistograms<R> {
             other: Series { rows: vec![0], ..Series::new(labels, of.histograms.len()) },
             known: HashMap::new(),
             strangers: HashSet::new(),
-            claims: RowClaims::new(cgroup_owner::claims),
+            claims: OwnedTable::new(cgroup_owner::id, cgroup_owner::claims),
         }
     }
 
@@ -204,7 +203,7 @@ impl<R> CgroupHistograms<R> {
         self.end_series(view);
         self.retire(kernel);
         self.give_back(kernel);
-        self.claims.release_contested(kernel.rows(self.of.owners), |owner| owner.get(cgroup_owner::id) == 0);
+        self.claims.release_contested(kernel.rows(self.of.owners).iter().enumerate());
     }
 
     /// Fills the table of cgroups.
@@ -332,12 +331,16 @@ impl<R> CgroupHistograms<R> {
         }
     }
 
-    /// Frees the rows of retired places, once no program can still be adding to them. Their series keep the counts.
+    /// Clears the rows of retired places, once no program can still be adding to them, and releases the places a tick later: programs
+    /// count by plain adds, which may load a count before they find the place. Their series keep the counts.
     fn give_back(&mut self, kernel: &dyn Kernel) {
         let (owners, view) = (kernel.rows(self.of.owners), View::of(self.of, kernel));
         for (at, owner) in owners.iter().enumerate() {
             let place = &mut self.places[at];
-            if place.retired.is_none_or(|since| since + REST > self.ticks) {
+            let Some(since) = place.retired.filter(|since| since + REST <= self.ticks) else { continue };
+            if since + REST < self.ticks {
+                *place = Place::default();
+                self.claims.release(owner);
                 continue;
             }
             let series = match &place.series {
@@ -350,10 +353,6 @@ impl<R> CgroupHistograms<R> {
                 row.clear();
             }
             series.rows.retain(|&row| row != at + 1);
-            *place = Place::default();
-            owner.set(cgroup_owner::id, 0);
-            fence(Ordering::SeqCst); // whoever claims the place finds its rows empty
-            owner.set(cgroup_owner::claims, 0);
         }
     }
 }
@@ -626,7 +625,7 @@ pub(crate) mod tests {
         // A program that had found the row before it was retired.
         count(&fake, RETIRED, 1);
         assert_eq!(counts(&fake, &mut cgroups), named(&[("other", 4)]));
-        ticks(&fake, &mut cgroups, REST);
+        ticks(&fake, &mut cgroups, REST + 1);
         assert_eq!(counts(&fake, &mut cgroups), named(&[("other", 4)]));
         assert!(is_free(&fake));
         assert_eq!(p50(&fake, &mut cgroups, "other"), MEDIAN, "the late one");

@@ -3,7 +3,7 @@
 
 use super::tcp::SOCKETS;
 use crate::bpf::types::{flow, flow_stat, rodata};
-use crate::kit::{by_thread, plan_set_table, table_size, Host, Kernel, MapDef, Plan, Row, RowClaims, Rows, RowsView};
+use crate::kit::{by_thread, plan_set_table, table_size, Host, Kernel, MapDef, OwnedTable, Plan, Row, Rows, RowsView};
 use std::collections::BTreeMap;
 
 /// Rows of a module's table per CPU; machines with little memory have fewer.
@@ -56,13 +56,13 @@ pub struct Flows {
     /// Numbers of the claimed rows when `taken` was read.
     claimed: Vec<usize>,
     taken: Option<u64>,
-    claims: RowClaims<flow>,
+    claims: OwnedTable<flow>,
 }
 
 impl Flows {
     /// Makes a table in which nothing was seen yet.
     pub fn new(map: Rows<flow>, stats: Rows<flow_stat>) -> Flows {
-        let claims = RowClaims::new(flow::claims);
+        let claims = OwnedTable::new(flow::ident, flow::claims);
         Flows { map, stats, seen: BTreeMap::new(), claimed: Vec::new(), taken: None, claims }
     }
 
@@ -101,7 +101,7 @@ impl Flows {
             let seen = self.seen.entry(place).or_default();
             let moved = look(row, seen, each);
             if row.get(flow::retired) != 0 {
-                free(row);
+                self.claims.release(row);
                 self.seen.remove(&place);
             } else if !moved && seen.rest >= rest {
                 row.set(flow::retired, 1);
@@ -109,7 +109,7 @@ impl Flows {
                 seen.rest += 1;
             }
         }
-        self.claims.release_contested_of(claimed(&self.claimed, rows), |row| row.get(flow::ident) == 0);
+        self.claims.release_contested(claimed(&self.claimed, rows));
         self.claimed.retain(|&place| rows.get(place).is_some_and(is_claimed));
     }
 
@@ -165,14 +165,6 @@ fn look(row: Row<'_, flow>, seen: &mut Seen, each: &mut dyn FnMut(Moved)) -> boo
     });
     *seen = Seen { tx, rx, rest: 0 };
     true
-}
-
-/// Frees a row. The claim is cleared last, since then a program can take it.
-fn free(row: Row<'_, flow>) {
-    for field in [flow::tx, flow::rx, flow::ident, flow::retired] {
-        row.set(field, 0);
-    }
-    row.set(flow::claims, 0);
 }
 
 /// Puts a connection into its row, for tests of modules with such a table.
