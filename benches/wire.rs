@@ -10,10 +10,10 @@ use corebcc::catalog::{enabled_modules, Collect, EnabledModule, Help, Registry, 
 use corebcc::config::Config;
 use corebcc::host::{Cgroup, NoCgroups};
 use corebcc::kit::{
-    fill, Attachment, Hook, Host, Kernel, KernelError, MapDef, MapKind, Metric, Module, Pattern, Plan, Rows, Sampling,
-    SeriesLabels, ServedBuckets, Setup, Table, TableId, TableSpec, Target, Window, SERIES_METRICS,
+    Attachment, Buckets, Hook, Host, Kernel, KernelError, MapDef, MapKind, Metric, Pattern, Plan, Rows, Running,
+    Sampling, SeriesLabels, Setup, Table, TableId, TableSpec, Target, Window, SERIES_METRICS,
 };
-use corebcc::modules::biolatency::disks::{DiskHistograms, TABLES};
+use corebcc::modules::biolatency::disks::{dev, DiskHistograms};
 use corebcc::modules::biolatency::filter::DiskFilter;
 use corebcc::modules::cgroups::{ByCgroup, CgroupHistograms, Tree};
 use corebcc::modules::{find, MODULES};
@@ -146,7 +146,7 @@ impl Kernel for Maps {
 
 /// Modules with their maps, refreshed in the calling thread.
 struct Direct {
-    modules: BTreeMap<TableId, (&'static TableSpec, Box<dyn Module + Send>, Maps)>,
+    modules: BTreeMap<TableId, (&'static TableSpec, Running, Maps)>,
     said: bool,
 }
 
@@ -167,9 +167,9 @@ impl Collect for Direct {
         back: &mut dyn FnMut(TableId, Table, Result<(), TableError>),
     ) {
         for (id, mut table) in tables {
-            let Some((spec, module, maps)) = self.modules.get_mut(&id) else { continue };
+            let Some((spec, running, maps)) = self.modules.get(&id) else { continue };
             table.clear();
-            let result = fill(spec, module.as_mut(), maps, &mut table);
+            let result = running.read(spec, maps, &mut table);
             back(id, table, result.map_err(TableError::from));
         }
     }
@@ -187,12 +187,13 @@ fn modules(names: &[&str]) -> (Vec<EnabledModule>, Direct) {
         .iter()
         .map(|enabled| {
             let section = config.section(&enabled.settings.section).expect("it is written above");
-            let setup = Setup { section: &section, process_refresh: None };
+            let setup = Setup::new(&section);
             let mut module = (enabled.spec.make)(&setup).expect("defaults are valid");
             let mut plan = Plan::default();
             module.plan(&HOST, &mut plan, &mut bpf::constants());
             let maps = Maps::of(enabled.spec, &plan);
-            (TableId::new(enabled.settings.cluster), (enabled.spec.tables[0], module, maps))
+            let running = module.start(&maps);
+            (TableId::new(enabled.settings.cluster), (enabled.spec.tables[0], running, maps))
         })
         .collect();
     (enabled, Direct { modules, said: false })
@@ -250,15 +251,15 @@ fn encode(c: &mut Bench) {
 
 fn refresh(c: &mut Bench) {
     for name in NAMES {
-        let (_, mut direct) = modules(&[name]);
-        let (spec, module, maps) = direct.modules.values_mut().next().expect("there is one");
+        let (_, direct) = modules(&[name]);
+        let (spec, running, maps) = direct.modules.values().next().expect("there is one");
         let mut table = Table::of(spec);
-        fill(spec, module.as_mut(), maps, &mut table).expect("nothing can fail");
+        running.read(spec, maps, &mut table).expect("nothing can fail");
         assert!(!table.is_empty(), "{name}: nothing to measure");
         c.bench_function(&format!("refresh {name}"), |b| {
             b.iter(|| {
                 table.clear();
-                fill(spec, module.as_mut(), maps, &mut table).expect("nothing can fail");
+                running.read(spec, maps, &mut table).expect("nothing can fail");
                 black_box(table.len())
             });
         });
@@ -358,10 +359,9 @@ fn disks(c: &mut Bench) {
     for count in [250, 500, 1000] {
         let maps = disk_maps(count);
         let all = DiskFilter::new(Pattern::default(), |_| None);
-        let mut disks =
-            DiskHistograms::new(Window(Duration::from_secs(60)), ServedBuckets::default(), all, name, |_| false);
+        let mut disks = DiskHistograms::new(Window(Duration::from_secs(60)), Buckets::default(), all, name, |_| false);
         disks.tick(&maps);
-        let mut table = Table::of(TABLES[0]);
+        let mut table = Table::of(&dev::TABLE);
         for (what, part) in [("all", Some(2)), ("a tenth", Some(20)), ("none", None)] {
             c.bench_function(&format!("refresh {count} disks, {what} busy"), |b| {
                 b.iter_custom(|rounds| {
@@ -370,7 +370,7 @@ fn disks(c: &mut Bench) {
                         part.iter().for_each(|&part| count_in(&maps, part));
                         table.clear();
                         let start = ProcessorTime::now();
-                        disks.refresh(&maps, &mut table);
+                        disks.fill(&maps, &mut table);
                         spent += ProcessorTime::now() - start;
                         assert_eq!(table.len(), count);
                     }
@@ -454,7 +454,6 @@ fn of_cgroups<R: 'static>(c: &mut Bench, count: usize, module: &OfModule<R>) {
         histograms,
         counters: &[],
         name: Metric::new(histograms.len() * SERIES_METRICS.len()),
-        series: table,
     }));
     let owner = |place: usize| [if place < count { place as u64 + 1 } else { 0 }, 0].map(AtomicU64::new);
     assert_eq!(size_of::<cgroup_owner>(), 16);
@@ -477,7 +476,7 @@ fn of_cgroups<R: 'static>(c: &mut Bench, count: usize, module: &OfModule<R>) {
         }
     };
     let tree: Result<Services, NoCgroups> = Ok(Services(count as u64));
-    let mut cgroups = CgroupHistograms::new(of, tree, Window(Duration::from_secs(60)), ServedBuckets::default());
+    let mut cgroups = CgroupHistograms::new(of, tree, Window(Duration::from_secs(60)), Buckets::default());
     (0..24).for_each(count_in);
     cgroups.tick(&maps);
     let mut table = Table::of(table);
@@ -488,7 +487,7 @@ fn of_cgroups<R: 'static>(c: &mut Bench, count: usize, module: &OfModule<R>) {
                 count_in(round as usize);
                 table.clear();
                 let start = ProcessorTime::now();
-                cgroups.refresh(&maps, &mut table);
+                cgroups.fill(&maps, &mut table);
                 spent += ProcessorTime::now() - start;
                 assert_eq!(table.len(), count + 1);
             }

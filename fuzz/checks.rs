@@ -3,7 +3,7 @@
 use corebcc::catalog::enabled_modules;
 use corebcc::collector::{prepare, prepared_modules, survey};
 use corebcc::config::Config;
-use corebcc::loader::OpenPair;
+use corebcc::loader::{OpenPair, PairOptions};
 use corebcc::modules::MODULES;
 use corebcc::pdu::{Deframer, Frame, Pdu, PduType};
 use corebcc::script::{Kind, ScriptState, Source, MAX_ROWS};
@@ -78,7 +78,7 @@ pub fn pair(data: &[u8]) {
 
 /// An object is refused with a sentence, or its maps and programs can be listed.
 pub fn object(data: &[u8]) {
-    match OpenPair::open("fuzz", data.to_vec()) {
+    match OpenPair::open("fuzz", data.to_vec(), &PairOptions::default()) {
         Ok(opened) => assert!(opened.maps().len() <= 1024 && opened.programs() < data.len()),
         Err(refusal) => assert!(!refusal.message.is_empty()),
     }
@@ -168,7 +168,7 @@ pub fn config(data: &[u8]) {
     let Ok(config) = config else { return };
     // What is prepared tells an error if and only if the strict way does.
     let strict = enabled_modules(&config, MODULES)
-        .and_then(|(settings, modules)| prepared_modules(&config, &modules, settings.process_refresh).map(drop));
+        .and_then(|(settings, modules)| prepared_modules(&config, &modules, &settings).map(drop));
     assert_eq!(strict.is_err(), configuration.is_costly(), "{:?}", configuration.errors);
     configuration.errors.into_iter().for_each(|(_, error)| named(error));
 }

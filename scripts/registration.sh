@@ -38,8 +38,37 @@ with_our_line() {
 
 register() { replace "$PCP_PMCDCONF_PATH" with_our_line; }
 
+pmcd_answers() { pminfo -v pmcd.version >/dev/null 2>&1; }
+
 hup_pmcd() {
-	if pminfo -v pmcd.version >/dev/null 2>&1; then pmsignal -a -s HUP pmcd >/dev/null 2>&1; fi
+	if pmcd_answers; then pmsignal -a -s HUP pmcd >/dev/null 2>&1; fi
+}
+
+# whether Install has nothing to change: pmcd.conf has the line that it writes, and the name space all roots
+is_current() {
+	[ -z "$(foreign_agents)" ] && [ -f "$NAMESPACE" ] && awk -v program="$(pwd)/pmdacorebcc" '
+		/^[ \t]*\[[ \t]*access/ { exit }
+		$1 == "corebcc" { exit !(found = $2 == 149 && $3 == "pipe" && $4 == "binary" && $5 == program) }
+		END { exit !found }' "$PCP_PMCDCONF_PATH" || return 1
+	choose_roots
+	for name in $pmns_name; do root_line "$name" >/dev/null || return 1; done
+}
+
+# the agent, and the helpers that it has forked, as pmcd started them
+agents() { pgrep --ns $$ --nslist net -f "^$(pwd)/pmdacorebcc -d "; }
+
+# Ends the agent and has pmcd start it again, which a new program needs. Its line and the names stay, so that clients meanwhile are told
+# to try again: by Install, names are gone for three seconds, and pmlogger ends at a name that is gone.
+renew() {
+	# shellcheck disable=SC2046 # numbers
+	! agents >/dev/null || kill $(agents)
+	tries=0
+	while [ $tries -lt 40 ] && agents >/dev/null; do
+		"$PCP_BINADM_DIR/pmsleep" 0.05
+		tries=$((tries + 1))
+	done
+	pminfo -f bcc.agent.version >/dev/null 2>&1 # pmcd notices by asking, and restarts only what it knows to have ended
+	hup_pmcd
 }
 
 # root_line NAME: what the name space holds for a top-level name; status 1 when nothing
@@ -183,8 +212,12 @@ bpf_agent() { [ -f "$PCP_PMCDCONF_PATH" ] && awk '/^[ \t]*\[[ \t]*access/ { exit
 # The files of `consumers` that belong below $PCP_SYSCONF_DIR, by their names there.
 consumer_files() { (cd consumers 2>/dev/null && find pmrep pmlogconf pmlogrewrite htop -type f); }
 
+# whether a package has put the agent here, which then owns its files; scripts/stage leaves this mark
+from_package() { [ -f .packaged ]; }
+
 # PCP's programs read some of these directories through links below $PCP_VAR_DIR/config.
 place_consumers() {
+	! from_package || return 0
 	for name in $(consumer_files); do
 		case $name in
 		# pmlogrewrite takes two rules for one metric as an error
@@ -204,6 +237,7 @@ place_consumers() {
 }
 
 take_consumers() {
+	! from_package || return 0
 	for name in $(consumer_files); do
 		rm -f "$PCP_VAR_DIR/config/$name" "$PCP_SYSCONF_DIR/$name"
 	done
@@ -215,6 +249,7 @@ commands() {
 	share=${PCP_SHARE_DIR%/*}
 	printf '%s\n' "pmdacorebcc ${PCP_BIN_DIR:-/usr/bin}/pmdacorebcc" "bpf-names ${PCP_BIN_DIR:-/usr/bin}/bpf-names" \
 		"pmdacorebcc.1 $PCP_MAN_DIR/man1/pmdacorebcc.1" "corebcc.conf.5 $PCP_MAN_DIR/man5/corebcc.conf.5" \
+		"bpf-names.8 $PCP_MAN_DIR/man8/bpf-names.8" \
 		"completions/bash $share/bash-completion/completions/pmdacorebcc" \
 		"completions/zsh ${share%/*}/local/share/zsh/site-functions/_pmdacorebcc" \
 		"completions/fish $share/fish/vendor_completions.d/pmdacorebcc.fish"
@@ -222,6 +257,7 @@ commands() {
 
 # Writes the completions of this program for the shells that are here.
 write_completions() {
+	! from_package || return 0
 	rm -rf completions && mkdir completions || return 0
 	for shell in bash zsh fish; do
 		command -v "$shell" >/dev/null 2>&1 || continue
@@ -237,6 +273,7 @@ our_link() { [ -L "$2" ] && [ "$(readlink "$2")" = "$(pwd)/$1" ]; }
 
 # Links to the program, bpf-names, the man pages and the completions. What somebody else has put there stays.
 place_commands() {
+	! from_package || return 0
 	commands | while read -r name link; do
 		if [ ! -e "$name" ] || our_link "$name" "$link" || packaged "$link"; then continue; fi
 		# earlier releases copied the man page
@@ -248,6 +285,7 @@ place_commands() {
 }
 
 take_commands() {
+	! from_package || return 0
 	commands | while read -r name link; do
 		if our_link "$name" "$link" && ! packaged "$link"; then rm -f "$link"; fi
 	done

@@ -8,12 +8,12 @@ use crate::collector::{
     foreign_pins, prepare, survey, Attempt, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION,
 };
 use crate::config::{Config, ScriptSettings, Settings};
-use crate::kit::PairStatus;
+use crate::kit::{show_arguments, PairStatus};
 use crate::logging::Target;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::script;
-use crate::user::{pair_alone, pairs_of, read_directory, read_file, set_pair_options, PairModule, PairOptions};
+use crate::user::{pair_alone, pairs_of, read_directory, read_file, PairModule, PairOptions};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
@@ -43,8 +43,8 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         let beside = file.parent().map(|directory| directory.join("../corebcc.conf")).filter(|beside| beside.is_file());
         let (config, _) = configuration(&CommonOptions { config: beside, ..common.clone() }, &conf);
         let settings = config.as_ref().map(|config| Settings::survey(config).0).unwrap_or_default();
-        set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers });
-        return check_pair(file, options.load, copy_to(file, "programs.d", &conf).as_deref());
+        let pair_options = PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers };
+        return check_pair(file, &pair_options, options.load, copy_to(file, "programs.d", &conf).as_deref());
     }
     if let Some(file) = common.config.as_ref().filter(|file| file.extension().is_some_and(|end| end == "bt")) {
         // The section says where bpftrace is: beside the directory of scripts, else in the system's configuration.
@@ -55,21 +55,22 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         return check_script(file, &settings, options.load, copy_to(file, "scripts.d", &conf).as_deref());
     }
     let (config, path) = configuration(common, &conf);
-    let Prepared { settings, mut enabled, mut modules, configuration } =
+    let Prepared { settings, mut enabled, modules, configuration } =
         prepare(&config, &path, survey(&config, MODULES), MODULES);
+    show_arguments(settings.show_arguments);
     configuration.log_errors();
     let state = conf.path("PCP_VAR_DIR", "config/pmda");
     foreign_pins(common.domain, &state).iter().for_each(|foreign| log::warn!("{foreign}"));
-    set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers.clone() });
-    let mut wrong_pairs = false;
+    let pair_options = PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers.clone() };
+    let (mut wrong_pairs, mut of_pairs) = (false, Vec::new());
     for (module, mut pair) in
-        pairs_of(read_directory(&programs(common, &conf)), &settings.prefix, None, &[], &BTreeMap::new())
+        pairs_of(read_directory(&programs(common, &conf)), &pair_options, &settings.prefix, None, &[], &BTreeMap::new())
     {
         if !options.load || configuration.halted {
             pair.check();
             wrong_pairs |= tell(&pair);
         }
-        modules.add(&module, Box::new(pair));
+        of_pairs.push(PreparedModules::alone(&module, Box::new(pair)));
         enabled.push(module);
     }
     let mut wrong_scripts = false;
@@ -86,7 +87,7 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     let brief = common.log == Target::Terminal;
     let modules = modules.stoppable(settings.loads_later(&programs(common, &conf)));
     let Loaded { table, passed, missing } =
-        load(modules, &enabled, &configuration, common.btf.clone(), brief, options.verbose);
+        load(modules, of_pairs, &enabled, &configuration, common.btf.clone(), brief, options.verbose);
     print(&table)?;
     let is_incomplete = options.strict && !missing.is_empty();
     if is_incomplete && !brief {
@@ -127,10 +128,10 @@ fn tell_not_tried(reason: &dyn Display, files: &[&Path], copy_to: Option<&Path>)
 }
 
 /// Checks the pair of a YAML file, which may be outside the agent's directory. It is loaded only if nobody but root may change it.
-fn check_pair(file: &Path, load: bool, copy_to: Option<&Path>) -> Result<u8, PrintError> {
+fn check_pair(file: &Path, options: &PairOptions, load: bool, copy_to: Option<&Path>) -> Result<u8, PrintError> {
     let (files, trusted) = read_file(file);
     let object = files.object.clone();
-    let pair = &mut pair_alone(files);
+    let pair = &mut pair_alone(files, options);
     let loads = load && trusted.is_ok();
     match loads {
         true => pair.load(),
@@ -245,6 +246,7 @@ fn result(attempt: &Attempt, how: Option<&str>) -> String {
 /// to attach.
 fn load(
     modules: PreparedModules,
+    pairs: Vec<PreparedModules>,
     enabled: &[EnabledModule],
     configuration: &Configuration,
     btf: Option<PathBuf>,
@@ -255,47 +257,49 @@ fn load(
         true => what.to_owned(),
         false => format!("{what}: {reason}"),
     };
-    let set = ModuleSet::load(modules, btf);
-    set.log_outcomes();
+    let mut loaded_set = ModuleSet::load(modules, btf);
+    pairs.into_iter().for_each(|pair| loaded_set.add(pair));
+    let sets = loaded_set.sets();
+    sets.iter().for_each(|set| set.log_outcomes());
     let mut rows = vec![["MODULE", "HOOK", "BY", "RESULT"].map(String::from)];
-    let attached = set.attached();
     let mut missing = Vec::new();
-    let mut passed = configuration.lost.is_empty() && set.outcomes().iter().all(Result::is_ok);
-    let modules = enabled.iter().zip(set.outcomes()).zip(set.missing_targets()).zip(set.pairs());
-    for (((instance, outcome), targets), pair) in modules {
-        let name = &instance.settings.section;
-        if let Some(pair) = pair {
-            rows.extend(program_rows(name, pair));
+    let mut passed = configuration.lost.is_empty() && sets.modules().all(|(_, loaded)| loaded.running.is_ok());
+    for name in enabled.iter().map(|module| &module.settings.section) {
+        let Some((set, loaded)) = sets.named(name) else { continue };
+        let (spec, attached) = (loaded.spec, set.kernel.attached());
+        if let Some(pair) = loaded.pair() {
+            rows.extend(program_rows(name, &pair));
             passed &= pair.error.is_empty();
             if pair.state == "failed" {
                 rows.push([name.clone(), "-".into(), "-".into(), because("FAILED", &pair.error)]);
             }
         }
-        for hook in instance.spec.hooks {
+        for hook in spec.hooks {
             let how = attached.iter().find(|(attached, _)| *attached == hook.name).map(|(_, kind)| *kind);
             let attempts: Vec<&Attempt> = set.attempts.iter().filter(|attempt| attempt.hook == hook.name).collect();
             let ways = if verbose { each_way(&attempts, how) } else { Vec::from_iter(one_way(&attempts, how)) };
             rows.extend(ways.into_iter().map(|[by, result]| [name.clone(), hook.name.into(), by, result]));
         }
-        let of_module = set.reaches().iter().filter(|reach| reach.module == instance.spec.name);
+        let of_module = set.kernel.targets().iter().filter(|reach| reach.module == spec.name);
         let mut reached: Vec<(String, &str)> =
             of_module.filter_map(|reach| Some((reach.target.to_string(), reach.result.as_ref().ok()?.kind))).collect();
         reached.sort_unstable();
         rows.extend(reached.into_iter().map(|(target, kind)| [name.clone(), target, kind.into(), "ok".into()]));
-        for (target, reason) in targets {
-            if outcome.is_ok() {
+        for (target, reason) in set.missing(loaded) {
+            if loaded.running.is_ok() {
                 missing.push(format!("{name}: {target}"));
             }
             rows.push([name.clone(), target, "-".into(), because("left out", &reason)]);
         }
-        if let Err(failure) = outcome {
+        if let Err(failure) = &loaded.running {
             rows.push([name.clone(), failure.hook.into(), "-".into(), because("FAILED", &failure.reason)]);
         }
     }
     for (name, why) in &configuration.lost {
         rows.push([name.clone(), CONFIGURATION.into(), "-".into(), because("FAILED", why)]);
     }
-    set.detach();
+    drop(sets);
+    loaded_set.detach();
     Loaded { table: columns(&rows), passed, missing }
 }
 

@@ -8,6 +8,7 @@ use crate::collector::{
     foreign_pins, is_of_pairs, is_of_scripts, pin_for, prepare, status_tables, survey, AgentStatus, Collector,
     Prepared, StatisticsHelper, Supply,
 };
+use crate::kit::show_arguments;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::pdu::Frame;
@@ -121,6 +122,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         if count == 1 { "" } else { "s" }
     );
     let Prepared { settings, mut enabled, modules, configuration } = prepare(&config, &path, enabled, MODULES);
+    show_arguments(settings.show_arguments);
     configuration.log_errors();
     if configuration.halted {
         error!("no module is loaded; correct the configuration and restart the agent");

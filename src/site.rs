@@ -4,7 +4,7 @@
 use crate::catalog::{enabled_module, Controllers, EnabledModule};
 use crate::cli::{configuration, programs, scripts, CommonOptions};
 use crate::collector::{
-    prepare, survey, unheard, Configuration, Order, Prepared, PreparedModules, Renewal, RenewalError, Supply,
+    prepare, survey, Configuration, Order, Prepared, PreparedModules, Renewal, RenewalError, Supply,
 };
 use crate::config::{Config, ConfigError, ModuleSettings, ScriptSettings, Settings, SCRIPTS};
 use crate::kit::show_arguments;
@@ -13,8 +13,7 @@ use crate::pcpconf::PcpConf;
 use crate::script::{Others, ScriptChanges, Scripts};
 use crate::state::{ClusterFile, Writer};
 use crate::user::{
-    is_right, pairs_of, read_directory, read_pairs, section_beside, section_of, set_pair_options, Changed, PairFiles,
-    PairOptions, Watch,
+    is_right, pairs_of, read_directory, read_pairs, section_beside, section_of, Changed, PairFiles, PairOptions, Watch,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -135,6 +134,10 @@ impl Site {
             .collect()
     }
 
+    fn pair_options(&self) -> PairOptions {
+        PairOptions { btf: self.common.btf.clone(), allow_helpers: self.settings.allow_helpers.clone() }
+    }
+
     fn running(&self, module: &EnabledModule) -> (String, (Said, Vec<u16>)) {
         let section = module.settings.section.clone();
         let of_section = self.config.as_ref().ok().and_then(|config| config.section(&section));
@@ -147,12 +150,11 @@ impl Site {
 
     /// Makes modules of pairs that do not run yet.
     fn made(&mut self, files: Vec<PairFiles>) -> Vec<Alone> {
-        let allow_helpers = self.settings.allow_helpers.clone();
-        set_pair_options(PairOptions { btf: self.common.btf.clone(), allow_helpers });
         let names: Vec<(String, Option<u64>)> =
             files.iter().map(|files| (files.name.clone(), files.contents())).collect();
         let others: Vec<u16> = self.modules.values().flat_map(|(_, clusters)| clusters).copied().collect();
-        let pairs = pairs_of(files, &self.settings.prefix, Some(&self.clusters), &others, &self.pairs);
+        let pairs =
+            pairs_of(files, &self.pair_options(), &self.settings.prefix, Some(&self.clusters), &others, &self.pairs);
         let alone = |(enabled, pair): (EnabledModule, _)| {
             let prepared = PreparedModules::alone(&enabled, Box::new(pair));
             (enabled, prepared)
@@ -230,7 +232,7 @@ impl Site {
             let name = pair.name.clone();
             let (before, now) = (self.contents.get(&name), pair.contents());
             let is_same = before.is_some() && before.copied() == now;
-            if is_same || before.is_some() && !is_right(&pair) {
+            if is_same || before.is_some() && !is_right(&pair, &self.pair_options()) {
                 let beside = section_beside(&name);
                 stop.extend(self.pairs.remove(&beside).map(|_| beside));
             } else {
@@ -264,7 +266,7 @@ impl Site {
             let made = settings.and_then(|settings| enabled_module(config, &settings, MODULES, &enabled.modules).ok());
             enabled.modules.extend(made);
         }
-        let mut prepared = unheard(|| prepare(config, path, enabled, MODULES));
+        let mut prepared = prepare(config, path, enabled, MODULES);
         for section in self.orders.iter().filter(|(_, runs)| !**runs).map(|(section, _)| section) {
             tell_stopped(&mut prepared, section, config.as_ref().ok());
         }
@@ -276,6 +278,7 @@ impl Site {
         let Prepared { settings, enabled, modules, configuration } = prepared;
         let controllers = self.controllers();
         let prefix = std::mem::replace(&mut self.settings, settings).prefix;
+        show_arguments(self.settings.show_arguments);
         let controllers = Some(self.controllers()).filter(|now| *now != controllers);
         let wanted: BTreeMap<String, (Said, Vec<u16>)> = enabled.iter().map(|module| self.running(module)).collect();
         let is_kept = |section: &str, by: &BTreeMap<String, (Said, Vec<u16>)>, other: &BTreeMap<_, _>| {
@@ -428,7 +431,6 @@ impl Supply for Site {
         let runs_scripts = self.said_of_scripts(&config)?;
         let prepared = self.wanted(&config, &path);
         if prepared.configuration.is_costly() {
-            show_arguments(self.settings.show_arguments);
             let errors: Vec<String> = prepared.configuration.errors.iter().map(|(_, error)| error.clone()).collect();
             let errors = errors.join("; ");
             return Err(RenewalError(format!("nothing was changed: {errors}")));

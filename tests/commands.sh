@@ -69,7 +69,7 @@ if [ "${1:-}" != --inside ]; then
 	exit $?
 fi
 
-scratch=$2 binary=$3 failed=0
+scratch=$2 binary=$3 out=$2/out
 mount -t tmpfs scratch "$scratch" || skip "tmpfs"
 for directory in etc usr var; do
 	mkdir -p "$scratch/$directory/upper" "$scratch/$directory/work"
@@ -77,6 +77,7 @@ for directory in etc usr var; do
 		skip "overlayfs"
 done
 mount -t tmpfs run /run && mkdir -p /run/pcp
+: >"$scratch/failures"
 ip link set lo up
 
 # A checkout after its build: what scripts/release packs, and the program where cargo leaves it.
@@ -118,22 +119,23 @@ commands() {
 field() { wanted=$2 awk -F '\t' '$1 == ENVIRON["wanted"] { print $2; found = 1 } END { exit !found }' <<<"$1"; }
 fail() {
 	echo "FAILED: $*"
-	sed 's/^/    /' "$scratch/out"
-	failed=$((failed + 1))
+	sed 's/^/    /' "$out"
+	echo >>"$scratch/failures"
 }
 # run FILE COMMAND: it succeeds, or is one of those that go on until they are interrupted, and says something that is no error
 run() {
 	local file=$1 command=$2 status wanted limit=300 interrupted=0
 	case $command in pmval* | pmrep* | *pmie* | 'pcp atop') limit=6 interrupted=124 ;; esac
-	timeout --signal=INT --kill-after=5 "$limit" bash -c "$command" </dev/null >"$scratch/out" 2>&1
+	# What runs in the background ignores this signal, unless told otherwise.
+	timeout --signal=INT --kill-after=5 "$limit" env --default-signal=INT bash -c "$command" </dev/null >"$out" 2>&1
 	status=$?
 	wanted=$(field "$expected" "$command" || echo .)
-	case $command in *'>'*) [ -s "${command##*>*( )}" ] && echo "wrote ${command##*>*( )}" >>"$scratch/out" ;; *--check) [ $status -ne 1 ] || status=0 ;; esac
+	case $command in *'>'*) [ -s "${command##*>*( )}" ] && echo "wrote ${command##*>*( )}" >>"$out" ;; *--check) [ $status -ne 1 ] || status=0 ;; esac
 	if [ $status -ne 0 ] && [ $status -ne $interrupted ]; then
 		fail "$file: $command: status $status"
-	elif grep -v ' value "' "$scratch/out" | grep -qiE 'unknown metric|not found|syntax error|^usage|unrecognized|no such file|try again'; then
+	elif grep -v ' value "' "$out" | grep -qiE 'unknown metric|not found|syntax error|^usage|unrecognized|no such file|try again'; then
 		fail "$file: $command: an error"
-	elif [ "$wanted" != nothing ] && ! grep -qE "$wanted" "$scratch/out"; then
+	elif [ "$wanted" != nothing ] && ! grep -qE "$wanted" "$out"; then
 		fail "$file: $command: no \`$wanted\` in its output"
 	else
 		echo "ok: $file: $command"
@@ -195,11 +197,31 @@ run "(configured)" "cd $PCP_PMDAS_DIR/corebcc && ./Install"
 grep -qF "[tracepoint_hits] has no option \`tracepoints\`" "$scratch/out" || fail "Install does not show what is wrong with the configuration"
 
 "$PCP_BINADM_DIR/pmproxy" -F -l "$scratch/pmproxy.log" &
+# kind COMMAND: of what changes nothing and takes seconds, by whom it is answered; else `alone`
+kind() {
+	case $1 in
+	'sudo pmdacorebcc show '*'>'*) echo alone ;;
+	'sudo pmdacorebcc show '*) echo agents ;;
+	pmval* | pmrep* | *'| pmie '* | 'pcp atop') echo pmcd ;;
+	*) echo alone ;;
+	esac
+}
+# Neighbours of a kind run beside each other, up to four.
+beside=() before=alone
 while IFS=$'\t' read -r file command; do
 	case $command in "sudo ./Install" | "$last") continue ;; esac
 	if reason=$(field "$cannot_run" "$command"); then echo "not run: $file: $command: $reason"; continue; fi
-	run "$file" "$command"
+	kind=$(kind "$command")
+	if [ ${#beside[@]} -eq 4 ] || [ "$kind" != "$before" ]; then
+		[ ${#beside[@]} -eq 0 ] || wait "${beside[@]}"
+		beside=()
+	fi
+	before=$kind
+	if [ "$kind" = alone ]; then run "$file" "$command"; continue; fi
+	(out=$scratch/out.$BASHPID run "$file" "$command") &
+	beside+=($!)
 done <"$scratch/commands"
+[ ${#beside[@]} -eq 0 ] || wait "${beside[@]}"
 run README.md "$last"
 kill "$disk"
 wait "$disk" 2>/dev/null
@@ -208,5 +230,6 @@ for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/ma
 	[ ! -L "$link" ] || { : >"$scratch/out"; fail "$link is still there after Remove"; }
 done
 
+failed=$(wc -l <"$scratch/failures")
 echo "$prog: $failed failed"
 [ "$failed" -eq 0 ]

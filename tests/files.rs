@@ -57,7 +57,7 @@ fn every_sample_line_of_the_configuration_works() {
             let text = format!("{}{section}{}", &shipped[..begin], &shipped[end..]);
             let config = Config::parse("corebcc.conf", text.as_bytes()).unwrap();
             let made = enabled_modules(&config, MODULES)
-                .and_then(|(settings, modules)| prepared_modules(&config, &modules, settings.process_refresh));
+                .and_then(|(settings, modules)| prepared_modules(&config, &modules, &settings));
             assert!(made.is_ok(), "{}: {said}: {}", spec.name, made.err().unwrap());
         };
         works("all", &|_| true);

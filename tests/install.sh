@@ -20,10 +20,10 @@ old=$PCP_SYSCONF_DIR/bcc/bcc.conf
 root=$PCP_VAR_DIR/pmns/root
 python_line='bcc	149	pipe	binary notready	python /x/pmdabcc.python'
 kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/"{bcc,bpf,other} "$pmda" "$(dirname "$config")" "$(dirname "$old")"
-	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5"
+	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5" "$PCP_MAN_DIR/man8/bpf-names.8"
 	"${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc")
 # files for PCP's own programs: below $PCP_SYSCONF_DIR, and linked from $PCP_VAR_DIR/config
-linked="$(echo pmlogconf/corebcc/{agent,biolatency,netproc,runqlat,status}) pmlogrewrite/corebcc_cachestat.conf"
+linked="$(echo pmlogconf/corebcc/{agent,biolatency,metric-status,netproc,runqlat,status}) pmlogrewrite/corebcc_cachestat.conf"
 consumers="pmrep/corebcc.conf htop/columns/corebcc $linked"
 for name in $consumers pmlogrewrite/corebcc_netproc.conf; do
 	kept+=("$PCP_SYSCONF_DIR/$name" "$PCP_VAR_DIR/config/$name")
@@ -96,6 +96,9 @@ on_path() {
 	[ "$(readlink -f "$PCP_BIN_DIR/pmdacorebcc")" = "$(readlink -f "$pmda/pmdacorebcc")" ] && pmdacorebcc --version &&
 		[ "$(readlink -f "$PCP_BIN_DIR/bpf-names")" = "$(readlink -f "$pmda/bpf-names")" ] && cmp "$pmda/pmdacorebcc.1" "$PCP_MAN_DIR/man1/pmdacorebcc.1" && cmp "$pmda/corebcc.conf.5" "$PCP_MAN_DIR/man5/corebcc.conf.5"
 }
+agent_pid() { pgrep --ns $$ --nslist net -o -f "^$pmda/pmdacorebcc -d "; }
+# a line for each tenth of a second without names
+watch_names() { while sleep 0.1; do pminfo bcc 2>/dev/null | grep -q '^bcc\..*\.' || echo gone; done >"$scratch/gone"; }
 nothing_on_path() {
 	! ls -d "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5" \
 		"${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc" 2>/dev/null
@@ -183,6 +186,20 @@ check "one line and one subtree after a third Install" registered_once
 check "the metrics answer after a third Install" answers
 
 cp "$PCP_PMCDCONF_PATH" "$scratch/conf"
+# What a package does after its upgrade: the program is started anew, and names are gone for less than a second, instead of three.
+before=$(agent_pid)
+watch_names &
+watching=$!
+run "a new start of the agent" "$pmda" sh -c '. "$PCP_DIR/etc/pcp.env"; . ./registration.sh; NAMESPACE=$PCP_VAR_DIR/pmns/root; is_current && renew'
+check "the metrics answer after that" answers
+kill $watching
+wait $watching 2>/dev/null
+check "it is another process" test "$before" != "$(agent_pid)"
+check "its names were gone for less than a second" test "$(wc -l <"$scratch/gone")" -lt 10
+check "pmcd.conf has not been touched" cmp "$scratch/conf" "$PCP_PMCDCONF_PATH"
+sed -i 's|^corebcc.*|& -l /tmp/x.log|; s|pmdacorebcc -d|elsewhere/pmdacorebcc -d|' "$PCP_PMCDCONF_PATH"
+check "another program's line would be written anew" not sh -c ". \"\$PCP_DIR/etc/pcp.env\"; cd $pmda; . ./registration.sh; NAMESPACE=$root; is_current"
+cp "$scratch/conf" "$PCP_PMCDCONF_PATH"
 run "Upgrade with nothing to do" "$pmda" ./Upgrade
 check "it is silent" test ! -s "$scratch/out"
 check "it leaves pmcd.conf alone" cmp "$scratch/conf" "$PCP_PMCDCONF_PATH"

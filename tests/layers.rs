@@ -58,6 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "cli",
             "collector",
             "config",
+            "kit",
             "modules",
             "pcpconf",
             "pdu",

@@ -30,7 +30,7 @@ impl EnabledModule {
             prefix: self.settings.prefix.clone(),
             rows: self.rows,
             bpf_names: self.bpf_names,
-            off: self.off.iter().copied().filter(|option| spec.options.contains(option)).collect(),
+            off: spec.options.iter().copied().filter(|option| self.off.contains(option)).collect(),
         })
     }
 }
@@ -228,5 +228,17 @@ mod tests {
             assert!(said.contains(&format!("is a cluster of [{other}] too")) && said.contains("f.conf:"), "{said}");
             assert!(matches!(faults[0].cost, Cost::Module(_)));
         }
+    }
+    #[test]
+    fn an_option_that_is_off_is_named_once() {
+        let text = "[pmda]\nmodules = runqlat\n[runqlat]\nmodule = runqlat\ncluster = 4\n";
+        let config = Config::parse("f.conf", text.as_bytes()).unwrap();
+        let modules = Enabled::survey(&config, MODULES).modules;
+        let why: Vec<String> = modules[0].tables().filter_map(|table| table.why_off()).collect();
+        assert!(
+            why.iter().any(|why| why.starts_with("off: set per_cpu = True and prometheus = True in [runqlat]")),
+            "{why:?}"
+        );
+        assert!(why.iter().any(|why| why.starts_with("off: set per_cpu = True in [runqlat]")), "{why:?}");
     }
 }

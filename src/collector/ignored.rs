@@ -3,7 +3,9 @@
 
 use super::prepared_module::make;
 use crate::catalog::{spec_of, EnabledModule};
-use crate::config::{did_you_mean, noting, Config, ConfigError, ModuleSettings, ScriptSettings, Section, SCRIPTS};
+use crate::config::{
+    did_you_mean, Config, ConfigError, ModuleSettings, Notes, ScriptSettings, Section, Settings, SCRIPTS,
+};
 use crate::kit::{unknown, Spec};
 use std::collections::HashSet;
 
@@ -64,8 +66,9 @@ fn of_module_that_is_off(config: &Config, section: Section<'_>, specs: &[&'stati
         Some(Ok((spec, settings))) => {
             errors.extend(unknown_options(section, spec));
             let module = EnabledModule { spec, settings, rows: 0, bpf_names: false, off: Vec::new() };
-            let (made, notes) = noting(|| make(config, &module, None));
-            errors.extend(made.err().into_iter().chain(notes));
+            let notes = Notes::default();
+            let made = make(config, &module, &Settings::default(), &notes);
+            errors.extend(made.err().into_iter().chain(notes.take_warnings()));
         }
     }
     let each = errors.into_iter().flat_map(ConfigError::into_each);

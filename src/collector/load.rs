@@ -1,16 +1,15 @@
 //! Loading of modules: each one plans, then the loader does what all the plans request.
 
 use super::guard::{guarded, inject};
-use super::loaded_module::{LoadedModule, Working};
+use super::loaded_module::LoadedModule;
 use super::loaded_modules::LoadedModules;
 use super::prepared_module::{PreparedModule, PreparedModules};
 use crate::bpf::{self, types};
-use crate::kit::{Module, Plan};
-use crate::loader::{pinned_sizes, LoadRequest, LoadedObject, Outcome, PinRequest};
+use crate::kit::{Kernel, Module, Plan};
+use crate::loader::{pinned_sizes, Failure, LoadRequest, LoadedObject, Outcome, PinRequest};
 use crate::process::Filters;
-use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
 /// Plans the modules and loads them by `load`: the loader, or a stand-in in tests without a kernel.
@@ -19,10 +18,11 @@ pub fn load<L: LoadedObject + 'static>(
     load: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,
 ) -> LoadedModules {
     let begin = Instant::now();
-    let PreparedModules { mut modules, process_refresh, stoppable } = prepared;
+    let PreparedModules { mut modules, process_refresh, stoppable, .. } = prepared;
     let (host, mut constants) = (crate::host::host(), bpf::constants());
     let mut plans = Vec::new();
     for (number, prepared) in modules.iter_mut().enumerate() {
+        prepared.announce();
         let pinned = prepared.pin.as_ref().map_or_else(Vec::new, |pin| pinned_sizes(&pin.unit));
         let mut plan = Plan { number, pinned, ..Plan::default() };
         let planned = match &mut prepared.module {
@@ -52,6 +52,7 @@ pub fn load<L: LoadedObject + 'static>(
             tables: Vec::new(),
             metrics: Vec::new(),
             debug: false,
+            remarks: Vec::new(),
             pin: None,
             module: Ok(Box::new(filters)),
         });
@@ -75,27 +76,31 @@ pub fn load<L: LoadedObject + 'static>(
     constants.stoppable = stoppable && wanted.len() > 1;
     inject("load", "all");
     let outcome = load(&wanted, &constants);
-    let loaded_at = crate::host::seconds_since_1970();
+    let kernel: &dyn Kernel = &outcome.loaded;
+    let start = |name: &Arc<str>, module: Box<dyn Module + Send>| {
+        guarded(name, || module.start(kernel))
+            .map(RwLock::new)
+            .map_err(|fault| Failure { reason: fault.to_string(), ..Failure::default() })
+    };
     let found = outcome.modules.into_iter().zip(missing).zip(targets);
     let modules = modules.into_iter().zip(found).map(|(prepared, ((result, missing), targets))| LoadedModule {
-        pair: prepared.module.as_ref().ok().and_then(|module| module.pair()),
+        running: prepared.module.and_then(|module| result.and_then(|()| start(&prepared.name, module))),
+        losses: Mutex::default(),
         name: prepared.name,
         spec: prepared.spec,
         tables: prepared.tables,
         metrics: prepared.metrics,
         debug: prepared.debug,
-        module: prepared
-            .module
-            .and_then(|module| result.map(|()| Mutex::new(Working { module, losses: HashMap::new() }))),
         missing,
         targets,
         refreshes: Mutex::default(),
         stopped: AtomicBool::new(false),
-        loaded_at,
+        loaded_at: crate::host::seconds_since_1970(),
     });
+    let modules = modules.collect();
     LoadedModules {
         kernel: Box::new(outcome.loaded),
-        modules: modules.collect(),
+        modules,
         attempts: outcome.attempts,
         findings: outcome.findings,
         loading: begin.elapsed(),

@@ -1,14 +1,12 @@
 //! A module of a configuration once its loading is over.
 
-use super::guard::held;
 use super::prepared_module::ServedMetric;
-use crate::bpf::types;
 use crate::catalog::TableError;
-use crate::kit::{Host, Kernel, Module, PairStatus, Plan, RefreshError, Spec, Table, TableId, TableSpec};
+use crate::kit::{PairStatus, Running, Spec, State, TableId, TableSpec};
 use crate::loader::Failure;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Duration;
 
 /// Name in place of a hook's, for a module that failed because of an error in its section.
@@ -22,24 +20,19 @@ pub struct LoadedModule {
     pub metrics: Vec<ServedMetric>,
     /// The option `debug` of its section.
     pub debug: bool,
-    pub module: Result<Mutex<Working>, Failure>,
+    /// The started module; an empty one once it is stopped. Only a stop takes it for writing, and waits for threads that use it.
+    pub running: Result<RwLock<Running>, Failure>,
+    /// Losses at the last tick.
+    pub losses: Mutex<HashMap<&'static str, Loss>>,
     /// Targets that its section names and that were not found, each with the reason.
     pub missing: Vec<(String, String)>,
     /// The number of targets that were found.
     pub targets: usize,
     pub refreshes: Mutex<RefreshRecord>,
-    /// Status of the pair that it serves, if it serves one.
-    pub pair: Option<PairStatus>,
     /// True once the module is stopped: it has no tables any more.
     pub stopped: AtomicBool,
     /// Time at which it was loaded, in seconds since 1970.
     pub loaded_at: u64,
-}
-
-/// A module at work.
-pub struct Working {
-    pub module: Box<dyn Module + Send>,
-    pub losses: HashMap<&'static str, Loss>,
 }
 
 /// Results of a module's refreshes, which can be read while it works.
@@ -57,17 +50,6 @@ impl RefreshRecord {
     /// True if the last refresh had no value of the metric; false before the first refresh.
     pub fn is_empty(&self, metric: &ServedMetric) -> bool {
         self.empty.get(&metric.cluster).is_some_and(|columns| columns & metric.bit() != 0)
-    }
-}
-
-/// A module that takes the place of one that was stopped, so that the latter can be dropped.
-struct Stopped;
-
-impl Module for Stopped {
-    fn plan(&mut self, _host: &Host, _plan: &mut Plan, _constants: &mut types::rodata) {}
-
-    fn refresh(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Result<(), RefreshError> {
-        Err(RefreshError("the module was stopped".into()))
     }
 }
 
@@ -91,32 +73,42 @@ impl LoadedModule {
     /// Stops the module: drops it, which detaches the programs of its own targets.
     pub fn stop(&self) {
         self.stopped.store(true, Relaxed);
-        if let Ok(working) = &self.module {
-            held(working).module = Box::new(Stopped);
+        if let Ok(running) = &self.running {
+            *running.write().unwrap_or_else(PoisonError::into_inner) = Running::default();
         }
     }
 
     /// Returns the module's tables, each with the reason if it is not served.
     pub fn served(&self) -> impl Iterator<Item = (TableId, Result<(), TableError>)> + '_ {
-        let outcome = self.module().map(drop);
+        let outcome = self.running().map(drop);
         self.tables.iter().map(move |(id, _)| (*id, outcome.clone()))
     }
 
-    /// Returns the module, or the reason why its tables are not served.
-    pub fn module(&self) -> Result<&Mutex<Working>, TableError> {
-        self.module.as_ref().map_err(|failure| TableError::NotLoaded(failure.reason.clone()))
+    /// Returns what runs, or the reason why its tables are not served.
+    pub fn running(&self) -> Result<RwLockReadGuard<'_, Running>, TableError> {
+        let running = self.running.as_ref().map_err(|failure| TableError::NotLoaded(failure.reason.clone()))?;
+        Ok(running.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the module if it is loaded and no other thread is using it.
-    pub fn idle(&self) -> Option<MutexGuard<'_, Working>> {
-        match self.module.as_ref().ok()?.try_lock() {
-            Ok(working) => Some(working),
-            Err(TryLockError::Poisoned(working)) => Some(working.into_inner()),
+    /// Returns what runs, for a thread that waits for nothing; `None` if it failed, or is just being stopped.
+    pub fn running_now(&self) -> Option<RwLockReadGuard<'_, Running>> {
+        match self.running.as_ref().ok()?.try_read() {
+            Ok(running) => Some(running),
+            Err(TryLockError::Poisoned(running)) => Some(running.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
+    /// Returns the pair that it serves, as it was loaded.
+    pub fn pair(&self) -> Option<PairStatus> {
+        match &self.running_now()?.state {
+            State::Pair(pair, _) => Some(pair.clone()),
+            _ => None,
+        }
+    }
+
+    /// True if another thread has the module's state.
     pub fn is_busy(&self) -> bool {
-        self.module.is_ok() && self.idle().is_none()
+        self.running.is_ok() && self.running_now().is_none_or(|running| running.is_busy())
     }
 }

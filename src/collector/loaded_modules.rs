@@ -3,7 +3,7 @@
 use super::guard::{guarded, held, Fault};
 use super::loaded_module::LoadedModule;
 use crate::catalog::TableError;
-use crate::kit::{fill, Kernel, RefreshError, Table, TableId, TableSpec};
+use crate::kit::{RefreshError, Table, TableId, TableSpec};
 use crate::loader::{give_back, Attempt, Finding, LoadedObject};
 use crate::pcp::PmErr;
 use std::time::{Duration, Instant};
@@ -47,17 +47,7 @@ impl LoadedModules {
     pub fn refresh(&self, id: TableId, table: &mut Table) -> Option<Result<(), TableError>> {
         let (loaded, spec) = self.module(id)?;
         let begin = Instant::now();
-        let kernel: &dyn Kernel = &*self.kernel;
-        let filled = loaded.module().map(|module| match spec.is_sum() {
-            true => guarded(&loaded.name, || {
-                spec.read(kernel, table);
-                Ok(())
-            }),
-            false => {
-                let module = &mut *held(module).module;
-                guarded(&loaded.name, || fill(spec, module, kernel, table))
-            }
-        });
+        let filled = loaded.running().map(|running| guarded(&loaded.name, || running.read(spec, &*self.kernel, table)));
         Some(filled.and_then(|filled| Self::record(loaded, spec, table, begin, filled)))
     }
 
@@ -65,12 +55,9 @@ impl LoadedModules {
     /// `None` otherwise.
     pub fn refresh_at_once(&self, id: TableId, table: &mut Table) -> Option<Result<(), TableError>> {
         let (loaded, spec) = self.module(id)?;
-        if spec.is_sum() {
-            return self.refresh(id, table);
-        }
-        let (begin, mut working) = (Instant::now(), loaded.idle().filter(|_| spec.readings.is_empty())?);
-        let filled = guarded(&loaded.name, || working.module.refresh_at_once(&*self.kernel, table)).transpose()?;
-        drop(working);
+        let (begin, running) = (Instant::now(), loaded.running_now()?);
+        let filled = guarded(&loaded.name, || running.read_at_once(spec, &*self.kernel, table));
+        let filled = filled.map(|is_filled| is_filled.then_some(Ok(()))).transpose()?;
         Some(Self::record(loaded, spec, table, begin, filled))
     }
 
@@ -108,14 +95,14 @@ impl LoadedModules {
     /// Returns the number of events that became rows of a table so far, if its rows are events.
     pub fn events(&self, id: TableId) -> Option<u64> {
         let (loaded, _) = self.module(id)?;
-        held(loaded.module().ok()?).module.events()
+        loaded.running().ok()?.events()
     }
 
     /// Returns what is missing if the module of a table has nothing to count, as a process that matches. The module of the filters,
     /// which is the last, is asked first.
     pub fn waits_for(&self, id: TableId) -> Option<String> {
         let (loaded, _) = self.module(id)?;
-        let said = |by: &LoadedModule| held(by.module().ok()?).module.waits_for(&loaded.name);
+        let said = |by: &LoadedModule| by.running().ok()?.waits_for(&loaded.name);
         self.modules.last().filter(|last| last.tables.is_empty()).and_then(said).or_else(|| said(loaded))
     }
 
@@ -124,9 +111,8 @@ impl LoadedModules {
         let (loaded, spec) = self.module(id).ok_or(TableError::ReadOnly)?;
         let metric = spec.metrics.get(column).ok_or(PmErr::PMID)?;
         let name = &loaded.name;
-        let kernel: &dyn Kernel = &*self.kernel;
-        let module = &mut held(loaded.module()?).module;
-        let stored = guarded(name, || module.store(kernel, metric, value)).unwrap_or_else(|fault| {
+        let running = loaded.running()?;
+        let stored = guarded(name, || running.store(&*self.kernel, metric, value)).unwrap_or_else(|fault| {
             log::error!("{name}: {fault}");
             Err(PmErr::GENERIC)
         });
@@ -134,8 +120,10 @@ impl LoadedModules {
         Ok(stored?)
     }
 
-    /// True if a thread is using the module of a table, so that others have to wait for it.
+    /// True if a thread is using what a table has to wait for.
     pub fn is_busy(&self, id: TableId) -> bool {
-        self.module(id).is_some_and(|(loaded, _)| loaded.is_busy())
+        let is_busy =
+            |loaded: &LoadedModule, spec| loaded.running_now().is_none_or(|running| running.is_busy_for(spec));
+        self.module(id).is_some_and(|(loaded, spec)| loaded.running.is_ok() && is_busy(loaded, spec))
     }
 }

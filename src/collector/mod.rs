@@ -21,7 +21,7 @@ pub use crate::loader::{foreign_pins, pin_for, Attempt, StatisticsHelper};
 pub use jobs::Collector;
 pub use loaded_module::CONFIGURATION;
 pub use module_set::ModuleSet;
-pub use prepared::{prepare, survey, unheard, Configuration, Prepared};
+pub use prepared::{prepare, survey, Configuration, Prepared};
 pub use prepared_module::{prepared_modules, PreparedModules};
 pub use renewal::{Order, Renewal, RenewalError, Supply};
 pub use status::{is_of_pairs, is_of_scripts, status_tables, AgentStatus, STATUS};

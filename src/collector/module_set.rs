@@ -1,8 +1,8 @@
 //! Loaded modules and their work between fetches: rings are drained as they fill, tables age once a second.
 
-use super::guard::guarded;
+use super::guard::{guarded, held};
 use super::load::load;
-use super::loaded_module::{LoadedModule, Working};
+use super::loaded_module::LoadedModule;
 use super::loaded_modules::LoadedModules;
 use super::modules::Modules;
 use super::prepared_module::PreparedModules;
@@ -12,10 +12,9 @@ use super::status::AgentStatus;
 use crate::bpf::{self, types};
 use crate::catalog::{Change, EnabledModule, TableError};
 use crate::kit::{loss_words, EveryMinute, Kernel, Table, TableId};
-use crate::loader::{self, trim, LoadRequest, LoadedObject, Outcome};
+use crate::loader::{self, trim, Failure, LoadRequest, LoadedObject, Outcome};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::collections::HashMap;
-use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,14 +46,6 @@ pub struct ModuleSet {
     next_tick: Instant,
 }
 
-impl Deref for ModuleSet {
-    type Target = LoadedModules;
-
-    fn deref(&self) -> &LoadedModules {
-        &self.first
-    }
-}
-
 impl ModuleSet {
     /// Loads the modules as far as the kernel allows.
     pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> ModuleSet {
@@ -83,7 +74,7 @@ impl ModuleSet {
             ticks: 0,
             next_tick,
         };
-        set.log_attempts();
+        set.first.log_attempts();
         set.tick();
         set
     }
@@ -102,7 +93,7 @@ impl ModuleSet {
     }
 
     fn load_alone(&self, prepared: PreparedModules) -> LoadedModules {
-        if prepared.are_of_the_site() {
+        if prepared.of_the_site {
             return load(prepared, |wanted, _| Outcome::nothing(wanted.len()));
         }
         load(prepared.stoppable(true), |wanted, constants| {
@@ -234,11 +225,11 @@ impl ModuleSet {
         let (now, kernel): (_, &dyn Kernel) = (self.ticks, &*set.kernel);
         for loaded in set.iter() {
             let name = &loaded.name;
-            let Some(mut working) = loaded.idle() else { continue };
-            let Working { module, losses } = &mut *working;
+            let Some(running) = loaded.running_now() else { continue };
+            let mut losses = held(&loaded.losses);
             let result = guarded(name, || {
-                module.tick(kernel);
-                module.losses(kernel, &mut |reason, count| {
+                running.tick(kernel);
+                running.losses(kernel, &mut |reason, count| {
                     let loss = losses.entry(reason).or_default();
                     let quiet = loss.logged_at.is_some_and(|said| now - said < QUIET);
                     if count > loss.count && !quiet {
@@ -259,11 +250,10 @@ impl ModuleSet {
         for (number, loaded) in sets.iter().enumerate().flat_map(|(number, set)| set.iter().map(move |l| (number, l))) {
             let kernel: &dyn Kernel = &*sets.0[number].kernel;
             let LoadedModule { name, spec, .. } = loaded;
-            let Some(mut working) = loaded.idle() else { continue };
-            let module = &mut working.module;
-            let is_due = module.due().is_some_and(|due| due <= now);
+            let Some(running) = loaded.running_now() else { continue };
+            let is_due = running.due().is_some_and(|due| due <= now);
             if is_due || spec.maps.iter().any(|map| rings.contains(&(number, map.name))) {
-                if let Err(fault) = guarded(name, || module.woken(kernel)) {
+                if let Err(fault) = guarded(name, || running.woken(kernel)) {
                     log::error!("{name}: {fault}");
                 }
             }
@@ -274,7 +264,7 @@ impl ModuleSet {
     pub fn is_due(&self) -> bool {
         let now = Instant::now();
         let sets = self.modules.sets();
-        let mut due = sets.modules().filter_map(|(_, loaded)| loaded.idle()?.module.due());
+        let mut due = sets.modules().filter_map(|(_, loaded)| loaded.running_now()?.due());
         due.any(|due| due <= now)
     }
 
@@ -307,7 +297,7 @@ impl ModuleSet {
             }
             let mut fds = vec![PollFd::new(fd, PollFlags::POLLIN)];
             fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
-            let due = sets.modules().filter_map(|(_, loaded)| loaded.idle()?.module.due());
+            let due = sets.modules().filter_map(|(_, loaded)| loaded.running_now()?.due());
             let next = due.chain(until).fold(self.next_tick, Instant::min);
             // Rounded up: a poll that ends a fraction early would spin.
             let left = next.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000) as u16;
@@ -336,6 +326,43 @@ impl ModuleSet {
         drop(Arc::into_inner(modules));
     }
 
+    /// Returns the sets that are loaded.
+    pub fn sets(&self) -> Sets {
+        self.modules.sets()
+    }
+
+    /// Returns the result of loading for each module.
+    pub fn outcomes(&self) -> Vec<Result<(), Failure>> {
+        self.sets().modules().map(|(_, loaded)| loaded.running.as_ref().map(drop).map_err(Failure::clone)).collect()
+    }
+
+    /// Returns the attached hooks, each with its kind of attachment.
+    pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
+        self.sets().kernels().flat_map(LoadedObject::attached).collect()
+    }
+
+    /// Returns the kinds of attachment of the targets that the configuration names and that are attached.
+    pub fn reached(&self) -> Vec<&'static str> {
+        let sets = self.sets();
+        let targets = sets.kernels().flat_map(LoadedObject::targets);
+        targets.filter_map(|reach| Some(reach.result.as_ref().ok()?.kind)).collect()
+    }
+
+    /// Returns the number of program runs that the kernel skipped; 0 before Linux 5.12, which does not count them.
+    pub fn skipped_runs(&self) -> u64 {
+        self.sets().kernels().flat_map(LoadedObject::programs).filter_map(|program| program.misses).sum()
+    }
+
+    /// Returns the number of events that became rows of a table so far, if its rows are events.
+    pub fn events(&self, id: TableId) -> Option<u64> {
+        self.modules.events(id)
+    }
+
+    /// Returns what is missing if the module of a table has nothing to count, as a process that matches.
+    pub fn waits_for(&self, id: TableId) -> Option<String> {
+        self.modules.waits_for(id)
+    }
+
     /// Returns all tables, each with the reason if it is not served.
     pub fn served(&self) -> Vec<(TableId, Result<(), TableError>)> {
         self.modules.served()
@@ -351,7 +378,7 @@ impl ModuleSet {
     pub fn leave(self) {
         for set in self.modules.sets().iter() {
             set.kernel.let_go();
-            set.iter().filter_map(LoadedModule::idle).for_each(|mut working| working.module.let_go());
+            set.iter().filter_map(LoadedModule::running_now).for_each(|running| running.let_go());
         }
         loader::release_pins();
         std::mem::forget(self);

@@ -1,27 +1,30 @@
 //! Tables of the modules and of the agent itself, for any thread.
 
+use super::guard::Fault;
 use super::loaded_modules::LoadedModules;
 use super::sets::Sets;
-use super::status::{AgentStatus, STATUS};
+use super::status::{self, AgentStatus, STATUS};
 use crate::catalog::TableError;
-use crate::kit::{RefreshError, Table, TableId};
+use crate::kit::{RefreshError, Running, Table, TableId, TableSpec};
+use crate::pcp::PmErr;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// Loaded modules and the agent's own tables.
 pub struct Modules {
-    sets: RwLock<Sets>,
-    status: OnceLock<AgentStatus>,
+    sets: Arc<RwLock<Sets>>,
+    own: OnceLock<(Arc<AgentStatus>, Running)>,
 }
 
 impl Modules {
     /// Makes the modules of the first set; the agent's own tables come with [`Modules::serve_status`].
     pub fn new(loaded: Arc<LoadedModules>) -> Modules {
-        Modules { sets: RwLock::new(Sets(vec![loaded])), status: OnceLock::new() }
+        Modules { sets: Arc::new(RwLock::new(Sets(vec![loaded]))), own: OnceLock::new() }
     }
 
     /// Returns the sets that are loaded.
     pub fn sets(&self) -> Sets {
-        self.sets.read().unwrap_or_else(PoisonError::into_inner).clone()
+        status::now(&self.sets)
     }
 
     /// Changes the list of sets.
@@ -36,12 +39,20 @@ impl Modules {
 
     /// Starts to serve the agent's own tables, [`STATUS`].
     pub fn serve_status(&self, status: AgentStatus) {
-        let _ = self.status.set(status); // once
+        let status = Arc::new(status);
+        let running = status::start(&status, &self.sets);
+        let _ = self.own.set((status, running)); // once
     }
 
     /// Returns the status behind the agent's own tables, once these are served.
     pub fn status(&self) -> Option<&AgentStatus> {
-        self.status.get()
+        self.own.get().map(|(status, _)| &**status)
+    }
+
+    /// Returns a table of the agent itself, and what serves it.
+    fn own(&self, id: TableId) -> Option<(&'static TableSpec, &Running)> {
+        let table = STATUS.iter().find(|table| table.id() == id)?;
+        Some((table.spec, &self.own.get()?.1))
     }
 
     /// Returns all tables, each with the reason if it is not served.
@@ -51,17 +62,28 @@ impl Modules {
         of_modules.chain(STATUS.iter().map(|table| (table.id(), Ok(())))).collect()
     }
 
-    /// True if a thread is using the module of a table, so that others have to wait for it.
+    /// True if a thread is using what a table has to wait for.
     pub fn is_busy(&self, id: TableId) -> bool {
         self.of(id).is_some_and(|set| set.is_busy(id))
     }
 
+    /// Returns the number of events that became rows of a table so far, if its rows are events.
+    pub fn events(&self, id: TableId) -> Option<u64> {
+        self.of(id)?.events(id)
+    }
+
+    /// Returns what is missing if the module of a table has nothing to count, as a process that matches.
+    pub fn waits_for(&self, id: TableId) -> Option<String> {
+        self.of(id)?.waits_for(id)
+    }
+
     /// Changes a value of a table, given as text.
     pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
-        match (STATUS.iter().find(|table| table.id() == id), self.status.get()) {
-            (Some(table), Some(status)) => table.store(&self.sets(), status, column, value),
-            _ => self.of(id).ok_or(TableError::ReadOnly)?.store(id, column, value),
-        }
+        let Some(((spec, running), set)) = self.own(id).zip(self.sets().iter().next().cloned()) else {
+            return self.of(id).ok_or(TableError::ReadOnly)?.store(id, column, value);
+        };
+        let metric = spec.metrics.get(column).ok_or(PmErr::PMID)?;
+        Ok(running.store(&*set.kernel, metric, value)?)
     }
 
     /// Fills a table if that waits for nothing. Returns `None`, and leaves the table empty, otherwise.
@@ -76,10 +98,15 @@ impl Modules {
         if let Some(filled) = self.of(id).and_then(|set| set.refresh(id, table)) {
             return filled;
         }
-        let declared = STATUS.iter().find(|declared| declared.id() == id);
-        let (Some(declared), Some(status)) = (declared, self.status.get()) else {
-            return Err(RefreshError("not served".into()).into());
-        };
-        Ok(declared.refresh(&self.sets(), status, table)?)
+        let own = self.own(id).zip(self.sets().iter().next().cloned());
+        let ((spec, running), set) = own.ok_or_else(|| RefreshError("not served".into()))?;
+        // A panic costs the values of its table.
+        catch_unwind(AssertUnwindSafe(|| running.read(spec, &*set.kernel, table))).unwrap_or_else(|panic| {
+            table.clear();
+            let error = RefreshError(Fault::of(panic.as_ref()).to_string());
+            log::error!("{}: {error}", spec.summary);
+            Err(error)
+        })?;
+        Ok(())
     }
 }

@@ -3,8 +3,8 @@
 use super::guard::held;
 use super::loaded_module::{LoadedModule, CONFIGURATION};
 use super::loaded_modules::LoadedModules;
-use crate::kit::{Hook, PairStatus, Spec};
-use crate::loader::{Attempt, Failure, TargetOutcome};
+use crate::kit::{Hook, Spec, State};
+use crate::loader::{Attempt, TargetOutcome};
 use std::collections::BTreeMap;
 
 /// Number of targets that a sentence names; further ones are counted.
@@ -39,8 +39,8 @@ impl LoadedModules {
         let mut failures: Vec<(String, Vec<&str>)> = Vec::new();
         for loaded in self.iter() {
             let (name, (_, sentence)) = (&loaded.name, self.state(loaded));
-            match &loaded.module {
-                Ok(_) if loaded.pair.as_ref().is_some_and(|pair| pair.state == "failed") => {
+            match &loaded.running {
+                Ok(_) if loaded.pair().is_some_and(|pair| pair.state == "failed") => {
                     log::error!("{name}: not loaded: {sentence}");
                 }
                 Ok(_) if sentence.is_empty() => log::info!("{name}: loaded, nothing to attach to yet"),
@@ -58,33 +58,9 @@ impl LoadedModules {
         }
     }
 
-    /// Returns the result of loading for each module.
-    pub fn outcomes(&self) -> Vec<Result<(), Failure>> {
-        self.iter().map(|loaded| loaded.module.as_ref().map(|_| ()).map_err(Failure::clone)).collect()
-    }
-
-    /// Returns the status of each module's pair, `None` for modules without one.
-    pub fn pairs(&self) -> Vec<Option<&PairStatus>> {
-        self.iter().map(|loaded| loaded.pair.as_ref()).collect()
-    }
-
-    /// Returns the attached hooks, each with its kind of attachment.
-    pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
-        self.kernel.attached()
-    }
-
-    /// Returns the number of program runs that the kernel skipped; 0 before Linux 5.12, which does not count them.
-    pub fn skipped_runs(&self) -> u64 {
-        self.kernel.programs().iter().filter_map(|program| program.misses).sum()
-    }
-
-    /// Returns, for each module, the targets that its section names and that it lacks, with the reason: first those that were not
-    /// found, then those that cannot be attached.
-    pub fn missing_targets(&self) -> Vec<Vec<(String, String)>> {
-        self.iter().map(|loaded| self.missing(loaded)).collect()
-    }
-
-    fn missing(&self, loaded: &LoadedModule) -> Vec<(String, String)> {
+    /// Returns the targets that a module's section names and that it lacks, with the reason: first those that were not found, then
+    /// those that cannot be attached.
+    pub fn missing(&self, loaded: &LoadedModule) -> Vec<(String, String)> {
         let refused =
             self.kernel.targets().iter().filter(|reach| reach.module == loaded.spec.name).filter_map(|reach| {
                 reach.result.as_ref().err().map(|said| (reach.target.to_string(), said.to_string()))
@@ -92,14 +68,9 @@ impl LoadedModules {
         loaded.missing.iter().cloned().chain(refused).collect()
     }
 
-    /// Returns the targets that the configuration names, each with the result.
-    pub fn reaches(&self) -> &[TargetOutcome] {
-        self.kernel.targets()
-    }
-
     /// Returns the names of the loaded modules whose declaration satisfies `is`.
     pub fn users(&self, is: impl Fn(&Spec) -> bool) -> String {
-        let users = self.iter().filter(|loaded| loaded.module.is_ok() && is(loaded.spec));
+        let users = self.iter().filter(|loaded| loaded.running.is_ok() && is(loaded.spec));
         users.map(|loaded| &*loaded.name).collect::<Vec<_>>().join(",")
     }
 
@@ -107,7 +78,7 @@ impl LoadedModules {
     pub fn targets(&self, loaded: &LoadedModule) -> (u64, u64) {
         let is_attached = |reach: &&TargetOutcome| reach.module == loaded.spec.name && reach.result.is_ok();
         // Of a module that failed the loader keeps no targets.
-        let missing = match loaded.module.is_err() {
+        let missing = match loaded.running.is_err() {
             true => loaded.missing.len() + loaded.targets,
             false => self.missing(loaded).len(),
         };
@@ -116,16 +87,17 @@ impl LoadedModules {
 
     /// Returns a module's state as a word, and as a sentence with the reason and what to do.
     pub fn state(&self, loaded: &LoadedModule) -> (&'static str, String) {
-        if let Err(failure) = &loaded.module {
+        if let Err(failure) = &loaded.running {
             let said = if failure.kernel_log.is_empty() { "" } else { "; the kernel said: " };
             return ("failed", format!("{}{said}{}", failure.reason, failure.kernel_log));
         }
-        if let Some(pair) = &loaded.pair {
-            let state = if pair.state == "failed" { "failed" } else { "running" };
-            return (state, pair.sentence());
-        }
-        if let Some(life) = loaded.idle().and_then(|working| working.module.life()) {
-            return life;
+        match loaded.running_now().as_ref().map(|running| &running.state) {
+            Some(State::Pair(pair, _)) => {
+                let state = if pair.state == "failed" { "failed" } else { "running" };
+                return (state, pair.sentence());
+            }
+            Some(State::Script(script)) => return script.life(),
+            _ => {}
         }
         if let Some(error) = held(&loaded.refreshes).errors.values().next() {
             return ("no values", error.clone());

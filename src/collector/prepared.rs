@@ -5,8 +5,8 @@ use super::ignored::ignored;
 use super::loaded_module::CONFIGURATION;
 use super::prepared_module::{make, PreparedModule, PreparedModules};
 use crate::catalog::{enabled_module, Enabled, EnabledModule};
-use crate::config::{noting, Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
-use crate::kit::{show_arguments, MetricDef, Spec};
+use crate::config::{Config, ConfigError, Cost, Fault, ModuleSettings, Notes, Settings};
+use crate::kit::{MetricDef, Spec};
 use crate::loader::Failure;
 use log::Level;
 use std::collections::HashSet;
@@ -83,23 +83,22 @@ pub fn prepare(
     specs: &'static [&'static Spec],
 ) -> Prepared {
     let Enabled { settings, modules: enabled, mut faults } = enabled;
-    show_arguments(settings.show_arguments);
-    let refresh = settings.process_refresh;
     let mut modules = Vec::new();
     if let Ok(config) = config {
         for module in &enabled {
             let cost = Cost::Module(module.settings.section.clone());
-            let (made, notes) = noting(|| make(config, module, refresh));
+            let notes = Notes::default();
+            let made = make(config, module, &settings, &notes);
+            faults.extend(notes.take_warnings().into_iter().map(|error| Fault { cost: Cost::Nothing, error }));
             let module = made.map_err(|error| faults.extend(Fault::each(&cost, error))).ok();
-            modules.push((cost, module));
-            faults.extend(notes.into_iter().map(|error| Fault { cost: Cost::Nothing, error }));
+            modules.push((cost, module, notes));
         }
         let failed = faults.iter().filter_map(|fault| match &fault.cost {
             Cost::Module(name) => Some(name.clone()),
             _ => None,
         });
         let failed: HashSet<String> = failed.collect();
-        let ignored = unheard(|| ignored(config, &enabled, &failed, specs));
+        let ignored = ignored(config, &enabled, &failed, specs);
         faults.extend(ignored.into_iter().map(|error| Fault { cost: Cost::Nothing, error }));
         let mut told = HashSet::new();
         faults.retain(|fault| told.insert(fault.error.to_string()));
@@ -144,14 +143,15 @@ pub fn prepare(
         lost,
         errors,
     };
-    let modules = enabled.iter().zip(modules).map(|(enabled, (cost, module))| {
+    let modules = enabled.iter().zip(modules).map(|(enabled, (cost, module, notes))| {
         let module = match (why(&cost), module) {
             (None, Some(module)) => Ok(module),
             (why, _) => Err(Failure { hook: CONFIGURATION, reason: why.unwrap_or_default(), ..Failure::default() }),
         };
-        PreparedModule::new(enabled, module)
+        PreparedModule::new(enabled, module, notes)
     });
-    let modules = PreparedModules { modules: modules.collect(), process_refresh: refresh, stoppable: false };
+    let (modules, process_refresh) = (modules.collect(), settings.process_refresh);
+    let modules = PreparedModules { modules, process_refresh, stoppable: false, of_the_site: false };
     Prepared { settings, enabled, modules, configuration }
 }
 
@@ -241,7 +241,7 @@ fn how_to_enable(config: &Config, spec: &'static Spec, settings: &Settings, modu
     if let Some(module) = module {
         let alone = module.stands_alone(section, &settings.modules);
         let made = alone.and_then(|()| enabled_module(config, &module, &[spec], modules));
-        errors.extend(made.and_then(|module| unheard(|| make(config, &module, None).map(drop))).err());
+        errors.extend(made.and_then(|module| make(config, &module, settings, &Notes::default()).map(drop)).err());
     }
     match errors.is_empty() {
         true => how,
@@ -250,13 +250,4 @@ fn how_to_enable(config: &Config, spec: &'static Spec, settings: &Settings, modu
             format!("{how}, and put this right in it: {}", errors.join("; "))
         }
     }
-}
-
-/// Runs a function with the log off. It should be short: lines of other threads are lost meanwhile.
-pub fn unheard<R>(work: impl FnOnce() -> R) -> R {
-    let level = log::max_level();
-    log::set_max_level(log::LevelFilter::Off);
-    let result = work();
-    log::set_max_level(level);
-    result
 }

@@ -1,9 +1,10 @@
 //! Modules that are made and ready to be loaded.
 
 use crate::catalog::{EnabledModule, ServedTable};
-use crate::config::Config;
+use crate::config::{Config, Notes, Settings};
 use crate::kit::{with_section, Layout, Module, Setup, SetupError, Spec, TableId, TableSpec};
 use crate::loader::{forget_pinned, want_pinned, Failure, PinRequest};
+use log::Level;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ pub struct PreparedModule {
     pub metrics: Vec<ServedMetric>,
     /// The option `debug` of its section.
     pub debug: bool,
+    /// Remarks of the module on its section, for the log.
+    pub remarks: Vec<(Level, String)>,
     /// Maps of the module that outlive the agent, if its section says so.
     pub pin: Option<PinRequest>,
     /// The module, or the error in its section for which it fails.
@@ -46,20 +49,18 @@ pub struct PreparedModules {
     pub(super) process_refresh: Option<Duration>,
     /// True if some of these modules may be stopped while others run.
     pub(super) stoppable: bool,
+    /// True if these modules are a pair or a script, with no part in the agent's own programs.
+    pub(super) of_the_site: bool,
 }
 
 impl PreparedModules {
-    /// Adds a module that the configuration has no section for.
-    pub fn add(&mut self, enabled: &EnabledModule, module: Box<dyn Module + Send>) {
-        self.modules.push(PreparedModule::new(enabled, Ok(module)));
-    }
-
     /// Makes a set of one module that has no section in the configuration and has programs of its own: a pair, a script.
     pub fn alone(enabled: &EnabledModule, module: Box<dyn Module + Send>) -> PreparedModules {
         PreparedModules {
-            modules: vec![PreparedModule::new(enabled, Ok(module))],
+            modules: vec![PreparedModule::new(enabled, Ok(module), Notes::default())],
             process_refresh: None,
             stoppable: false,
+            of_the_site: true,
         }
     }
 
@@ -73,12 +74,6 @@ impl PreparedModules {
     pub fn stoppable(self, stoppable: bool) -> PreparedModules {
         PreparedModules { stoppable, ..self }
     }
-
-    /// True if all of these modules are pairs or scripts, with no part in the agent's own programs.
-    pub fn are_of_the_site(&self) -> bool {
-        let is_of_the_site = |module: &dyn Module| module.pair().is_some() || module.life().is_some();
-        self.modules.iter().all(|module| module.module.as_ref().is_ok_and(|module| is_of_the_site(&**module)))
-    }
 }
 
 /// Makes the modules of a configuration, or returns the first error. It is quick, since pmcd gives an agent three seconds to say
@@ -86,52 +81,68 @@ impl PreparedModules {
 pub fn prepared_modules(
     config: &Config,
     modules: &[EnabledModule],
-    process_refresh: Option<Duration>,
+    settings: &Settings,
 ) -> Result<PreparedModules, SetupError> {
     let modules = modules.iter().map(|module| {
-        let made = make(config, module, process_refresh)?;
-        Ok(PreparedModule::new(module, Ok(made)))
+        let notes = Notes::default();
+        let made = make(config, module, settings, &notes)?;
+        Ok(PreparedModule::new(module, Ok(made), notes))
     });
-    Ok(PreparedModules { modules: modules.collect::<Result<_, _>>()?, process_refresh, stoppable: false })
+    let (modules, process_refresh) = (modules.collect::<Result<_, _>>()?, settings.process_refresh);
+    Ok(PreparedModules { modules, process_refresh, stoppable: false, of_the_site: false })
 }
 
-/// Makes the module of a section.
+/// Makes the module of a section. Nothing but its result and the notes is changed.
 pub fn make(
     config: &Config,
     module: &EnabledModule,
-    process_refresh: Option<Duration>,
+    settings: &Settings,
+    notes: &Notes,
 ) -> Result<Box<dyn Module + Send>, SetupError> {
     let name = Arc::from(module.settings.section.as_str());
     let section = config
         .section(&module.settings.section)
         .ok_or_else(|| SetupError::Missing { path: config.path().into(), reason: format!("no section [{name}]") })?;
-    with_section(&name, || (module.spec.make)(&Setup { section: &section, process_refresh }))
+    let section = section.noted_in(notes);
+    let Settings { process_refresh, show_arguments, .. } = *settings;
+    with_section(&name, || (module.spec.make)(&Setup { section: &section, process_refresh, show_arguments }))
 }
 
 impl PreparedModule {
-    pub fn new(enabled: &EnabledModule, module: Result<Box<dyn Module + Send>, Failure>) -> PreparedModule {
+    pub fn new(
+        enabled: &EnabledModule,
+        module: Result<Box<dyn Module + Send>, Failure>,
+        notes: Notes,
+    ) -> PreparedModule {
         let (name, debug) = (Arc::from(enabled.settings.section.as_str()), enabled.settings.debug);
+        let mut remarks = notes.take_remarks();
         if debug {
-            log::info!("{name}: Debug logging enabled.");
+            remarks.insert(0, (Level::Info, "Debug logging enabled.".into()));
         }
-        let declared = |table: ServedTable| module.as_ref().map_or(table.spec, |module| module.declared(table.spec));
-        let tables = enabled.tables().map(|table| (table.id, declared(table))).collect();
+        let tables = enabled.tables().map(|table| (table.id, table.spec)).collect();
         let served = |table: ServedTable| {
             let off = table.why_off();
             let metric = |(name, column)| ServedMetric { name, cluster: table.spec.cluster, column, off: off.clone() };
             table.names().into_iter().map(metric).collect::<Vec<_>>()
         };
         let metrics = enabled.tables().flat_map(served).collect();
-        // A pair, which declares no counts, says itself what it keeps.
-        if enabled.settings.pin.is_none() && !enabled.spec.counts.is_empty() {
-            forget_pinned(enabled.spec.name);
-        }
         let pin = enabled.settings.pin.as_ref().map(|said| {
-            want_pinned(enabled.spec.name);
             let layout = said.iter().fold(Layout::begin(), |layout, (key, value)| layout.with(key).with(value));
             let maps = enabled.spec.counts.iter().map(|map| map.name.to_owned()).collect();
             PinRequest { unit: enabled.spec.name.to_owned(), layout, maps }
         });
-        PreparedModule { name, spec: enabled.spec, tables, metrics, debug, pin, module }
+        PreparedModule { name, spec: enabled.spec, tables, metrics, debug, remarks, pin, module }
+    }
+
+    /// Logs the remarks and records whether the maps are to outlive the agent: the module is about to be loaded.
+    pub fn announce(&self) {
+        for (level, remark) in &self.remarks {
+            log::log!(*level, "{}: {remark}", self.name);
+        }
+        match &self.pin {
+            Some(pin) => want_pinned(&pin.unit),
+            None if !self.spec.counts.is_empty() => forget_pinned(self.spec.name),
+            None => {} // a pair, which declares no counts, says itself what it keeps
+        }
     }
 }

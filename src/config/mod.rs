@@ -13,12 +13,13 @@ mod text;
 mod value;
 
 pub use declared::{Line, SettingDef, DEFAULT_MODULES, MODULE_OPTIONS, PMDA, SCRIPT_OPTIONS};
-pub use notes::noting;
+pub use notes::Notes;
 pub use scripts::{ScriptSettings, SCRIPTS};
 pub use settings::{Cost, Fault, ModuleSettings, Settings, GUARDED_HELPERS};
 pub use similar::did_you_mean;
 pub use value::Value;
 
+use log::Level;
 use nix::libc::O_NONBLOCK;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -213,12 +214,12 @@ impl Config {
     /// Returns the section of exactly this name, other than `DEFAULT`.
     pub fn section(&self, name: &str) -> Option<Section<'_>> {
         let (name, own) = &self.sections[*self.by_name.get(name)?];
-        Some(Section { config: self, name, own })
+        Some(Section { config: self, name, own, notes: None })
     }
 
     /// Returns every section but `DEFAULT`, in file order.
     pub fn sections(&self) -> impl Iterator<Item = Section<'_>> {
-        self.sections.iter().map(|(name, own)| Section { config: self, name, own })
+        self.sections.iter().map(|(name, own)| Section { config: self, name, own, notes: None })
     }
 
     /// Returns this configuration with these sections enabled instead of its own. Missing sections and options are taken from
@@ -350,9 +351,31 @@ pub struct Section<'a> {
     config: &'a Config,
     name: &'a str,
     own: &'a Options,
+    notes: Option<&'a Notes>,
 }
 
 impl<'a> Section<'a> {
+    /// Returns the section with a place for the notes of its readers; without one, notes are dropped.
+    pub fn noted_in(self, notes: &'a Notes) -> Section<'a> {
+        Section { notes: Some(notes), ..self }
+    }
+
+    /// Adds a line for the log, written once the section is in effect.
+    pub fn info(&self, line: impl Into<String>) {
+        self.remark(Level::Info, line.into());
+    }
+
+    /// Adds a warning for the log, written once the section is in effect.
+    pub fn warn(&self, line: impl Into<String>) {
+        self.remark(Level::Warn, line.into());
+    }
+
+    fn remark(&self, level: Level, line: String) {
+        if let Some(notes) = self.notes {
+            notes.remark(level, line);
+        }
+    }
+
     /// Returns the name as written.
     pub fn name(&self) -> &'a str {
         self.name
@@ -365,7 +388,7 @@ impl<'a> Section<'a> {
         match self.raw(&key.to_lowercase()) {
             None => Ok(None),
             Some((section, entry)) => {
-                let mut value = Value::new(section, entry);
+                let mut value = Value::new(section, entry, self.notes);
                 value.resolve(|key| self.raw(key).map(|(_, entry)| entry.raw.as_str()), self.name)?;
                 Ok(Some(value).filter(|value| !value.text().trim().is_empty()))
             }
@@ -415,7 +438,7 @@ impl<'a> Section<'a> {
     pub fn reject(&self, key: &str, reason: impl Into<String>) -> ConfigError {
         let key = key.to_lowercase();
         match self.raw(&key) {
-            Some((section, entry)) => Value::new(section, entry).reject(reason),
+            Some((section, entry)) => Value::new(section, entry, None).reject(reason),
             None => self.config.missing(format!("[{}] {key}: {}", self.name, reason.into())),
         }
     }

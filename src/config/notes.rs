@@ -1,33 +1,36 @@
-//! Notes about values that are used differently from how they are written. They are collected for a caller that reports them with the
-//! errors, or else logged.
+//! Notes made while a configuration is read, for the caller that gave the sections to the reader.
 
 use super::ConfigError;
+use log::Level;
 use std::cell::RefCell;
+use std::collections::HashSet;
 
-thread_local! {
-    static NOTES: RefCell<Option<Vec<ConfigError>>> = const { RefCell::new(None) };
+/// Notes on sections that were read with [`super::Section::noted_in`].
+#[derive(Debug, Default)]
+pub struct Notes {
+    warnings: RefCell<Vec<ConfigError>>,
+    remarks: RefCell<Vec<(Level, String)>>,
 }
 
-/// Calls a function, and returns the notes that it made in this thread, each once.
-pub fn noting<R>(work: impl FnOnce() -> R) -> (R, Vec<ConfigError>) {
-    let outer = NOTES.replace(Some(Vec::new()));
-    let result = work();
-    let mut notes = NOTES.replace(outer).unwrap_or_default();
-    let mut seen = std::collections::HashSet::new();
-    notes.retain(|note| seen.insert(note.to_string()));
-    (result, notes)
-}
+impl Notes {
+    /// Adds a note about a value that is used differently from how it is written.
+    pub(super) fn warn(&self, note: ConfigError) {
+        self.warnings.borrow_mut().push(note);
+    }
 
-/// Keeps a note for [`noting`], or logs it.
-pub(super) fn note(note: ConfigError) {
-    let left = NOTES.with_borrow_mut(|notes| match notes {
-        Some(notes) => {
-            notes.push(note);
-            None
-        }
-        None => Some(note),
-    });
-    if let Some(note) = left {
-        log::warn!("{note}");
+    /// Adds a line for the log, written once the section is in effect.
+    pub(super) fn remark(&self, level: Level, line: String) {
+        self.remarks.borrow_mut().push((level, line));
+    }
+
+    /// Takes the notes about values, each once.
+    pub fn take_warnings(&self) -> Vec<ConfigError> {
+        let mut seen = HashSet::new();
+        self.warnings.take().into_iter().filter(|note| seen.insert(note.to_string())).collect()
+    }
+
+    /// Takes the lines for the log.
+    pub fn take_remarks(&self) -> Vec<(Level, String)> {
+        self.remarks.take()
     }
 }

@@ -3,7 +3,7 @@
 
 use super::text::shown;
 use super::value::{comment, COMMENTS};
-use super::{did_you_mean, noting, Config, ConfigError, Errors, Section, SettingDef, Value, PMDA};
+use super::{did_you_mean, Config, ConfigError, Errors, Notes, Section, SettingDef, Value, PMDA};
 use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
@@ -197,12 +197,13 @@ impl Settings {
 
     /// Reads all settings that can be read, and returns all errors.
     pub fn survey(config: &Config) -> (Settings, Vec<Fault>) {
-        let ((settings, mut faults), notes) = noting(|| Settings::make_out(config));
-        faults.extend(notes.into_iter().map(|error| Fault { cost: Cost::Nothing, error }));
+        let notes = Notes::default();
+        let (settings, mut faults) = Settings::make_out(config, &notes);
+        faults.extend(notes.take_warnings().into_iter().map(|error| Fault { cost: Cost::Nothing, error }));
         (settings, faults)
     }
 
-    fn make_out(config: &Config) -> (Settings, Vec<Fault>) {
+    fn make_out(config: &Config, notes: &Notes) -> (Settings, Vec<Fault>) {
         let mut settings = Settings::default();
         let mut faults = Vec::new();
         let Some(pmda) = config.section("pmda") else {
@@ -213,6 +214,7 @@ impl Settings {
             };
             return (settings, vec![Fault { cost: Cost::All, error }]);
         };
+        let pmda = pmda.noted_in(notes);
         let defaults = config.defaults.entries.iter().map(|entry| entry.key.as_str());
         let unknown = SettingDef::unknown(PMDA, pmda, pmda.keys().chain(defaults));
         faults.extend(unknown.map(|error| Fault { cost: Cost::Option, error }));
@@ -259,6 +261,7 @@ impl Settings {
                 let mut sections = list.map_or_else(Vec::new, |list| listed(config, &list, &mut faults));
                 sections.retain(|section| !off.contains(section.name()));
                 sections.extend(on);
+                let sections = sections.into_iter().map(|section| section.noted_in(notes)).collect();
                 settings.modules = modules(sections, &settings.prefix, &mut faults);
             }
             Err(error) => faults.push(Fault { cost: Cost::All, error }),

@@ -1,9 +1,8 @@
 //! The value of an option with its place, read as text, boolean, integer or list.
 
 use super::interpolate::interpolate;
-use super::notes::note;
 use super::text::{shown, trim};
-use super::{ConfigError, Entry};
+use super::{ConfigError, Entry, Notes};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
@@ -26,12 +25,13 @@ pub struct Value<'a> {
     continued: Option<usize>,
     raw: &'a str,
     text: String,
+    notes: Option<&'a Notes>,
 }
 
 impl<'a> Value<'a> {
-    pub(super) fn new(section: &'a str, entry: &'a Entry) -> Value<'a> {
+    pub(super) fn new(section: &'a str, entry: &'a Entry, notes: Option<&'a Notes>) -> Value<'a> {
         let Entry { key, path, line, continued, raw } = entry;
-        Value { path, section, key, line: *line, continued: *continued, raw, text: String::new() }
+        Value { path, section, key, line: *line, continued: *continued, raw, text: String::new(), notes }
     }
 
     pub(super) fn resolve(&mut self, find: impl Fn(&str) -> Option<&'a str>, section: &str) -> Result<(), ConfigError> {
@@ -154,7 +154,9 @@ impl<'a> Value<'a> {
 
     /// Notes that the option is used differently from how it is written.
     pub fn warn(&self, words: impl Display) {
-        note(self.reject(words.to_string()));
+        if let Some(notes) = self.notes {
+            notes.warn(self.reject(words.to_string()));
+        }
     }
 
     /// Parses a number: an optional sign, digits, single underscores between digits. `None` also for numbers beyond `i128`: no option

@@ -2,25 +2,20 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Value of the option `show_arguments`. Global, as the log level is, and set before the modules are made.
+/// Value of the option `show_arguments` for the log. Global, as the log level is.
 static SHOWN: AtomicBool = AtomicBool::new(true);
 
 /// Longest command line in the log, in bytes. The log is not rotated, and any user can start any number of processes.
 const IN_LOG: usize = 200;
 
-/// Sets the option `show_arguments` of `[pmda]`.
+/// Sets the option `show_arguments` of `[pmda]` for the log.
 pub fn show_arguments(shown: bool) {
     SHOWN.store(shown, Relaxed);
 }
 
-/// True if values and the log may contain the arguments of processes.
-pub fn shows_arguments() -> bool {
-    SHOWN.load(Relaxed)
-}
-
 /// Shortens a command line for the log: to `IN_LOG` bytes, and to the program if arguments are not shown.
 pub fn in_log(line: &[u8]) -> String {
-    shortened(line, shows_arguments())
+    shortened(line, SHOWN.load(Relaxed))
 }
 
 fn shortened(line: &[u8], shown: bool) -> String {

@@ -1,24 +1,38 @@
 //! A module that consists of its declaration only.
 
-use super::{Host, Kernel, MapKind, Module, Plan, Spec};
+use super::{EachLoss, Host, Kernel, MapKind, Module, Plan, Running, Spec, Starting};
 use crate::bpf::types;
 
-/// A module without options: all of its tables have readings, all of its hooks are attached, and its rows are per CPU.
-pub struct Declared(pub &'static Spec);
+/// A module without options: all of its hooks are attached, and its rows are per CPU.
+pub struct Declared {
+    spec: &'static Spec,
+    tables: fn(Starting<&'static Spec>) -> Starting<&'static Spec>,
+}
+
+impl Declared {
+    /// Makes the module; `tables` adds its tables.
+    pub fn new(spec: &'static Spec, tables: fn(Starting<&'static Spec>) -> Starting<&'static Spec>) -> Box<Declared> {
+        Box::new(Declared { spec, tables })
+    }
+}
 
 impl Module for Declared {
     fn plan(&mut self, host: &Host, plan: &mut Plan, _constants: &mut types::rodata) {
-        self.0.hooks.iter().for_each(|hook| plan.attach(hook));
-        for map in self.0.maps.iter().filter(|map| map.kind == MapKind::Rows) {
+        self.spec.hooks.iter().for_each(|hook| plan.attach(hook));
+        for map in self.spec.maps.iter().filter(|map| map.kind == MapKind::Rows) {
             plan.entries(map.name, map.per_cpu.saturating_mul(host.cpus));
         }
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        let lost = self.0.maps.iter().filter_map(|map| kernel.lost(map, self.0.maps));
-        if let Some(lost) = lost.reduce(u64::wrapping_add) {
-            each("table-full: events whose key has no row in the table", lost);
-        }
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        (self.tables)(Running::of(self.spec)).losses(losses).started()
+    }
+}
+
+fn losses(spec: &&'static Spec, kernel: &dyn Kernel, each: EachLoss<'_>) {
+    let lost = spec.maps.iter().filter_map(|map| kernel.lost(map, spec.maps));
+    if let Some(lost) = lost.reduce(u64::wrapping_add) {
+        each("table-full: events whose key has no row in the table", lost);
     }
 }
 
@@ -37,10 +51,14 @@ mod tests {
     static HOOK: crate::kit::Hook = crate::tracepoint!("task_newtask", "a kernel");
     static SPEC: Spec = Spec { hooks: &[&HOOK], maps: MAPS, ..Spec::NEW };
 
+    fn module(spec: &'static Spec) -> Box<Declared> {
+        Declared::new(spec, |running| running)
+    }
+
     #[test]
     fn a_declared_module_attaches_its_hooks_and_sizes_its_rows() {
         let mut plan = Plan::default();
-        Declared(&SPEC).plan(&Host { cpus: 4, ..Host::SMALL }, &mut plan, &mut crate::bpf::constants());
+        module(&SPEC).plan(&Host { cpus: 4, ..Host::SMALL }, &mut plan, &mut crate::bpf::constants());
         assert_eq!(plan.hooks, [(&HOOK, When::Needed)]);
         assert_eq!(plan.entries, [(ROWS.def.name, 4), (STATS.def.name, 4)], "not {}", STARTS.name);
     }
@@ -50,10 +68,10 @@ mod tests {
         let fake = Fake::new().with(ROWS, 1).with(STATS, 2);
         fake.set(STATS, 1, exec_stat::lost, 5);
         let mut losses = Vec::new();
-        Declared(&SPEC).losses(&fake, &mut |reason, count| losses.push((reason, count)));
+        module(&SPEC).start(&fake).losses(&fake, &mut |reason, count| losses.push((reason, count)));
         assert_eq!(losses, [("table-full: events whose key has no row in the table", 5)]);
         let unkeyed = Spec { maps: &[STARTS], ..Spec::NEW };
-        Declared(Box::leak(Box::new(unkeyed))).losses(&fake, &mut |reason, _| panic!("{reason}: of no map"));
+        module(Box::leak(Box::new(unkeyed))).start(&fake).losses(&fake, &mut |reason, _| panic!("{reason}: of no map"));
     }
 
     #[test]

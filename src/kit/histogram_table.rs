@@ -245,15 +245,15 @@ pub type HistogramRows<'a> = Vec<Row<'a, fine_hist>>;
 pub struct Histograms {
     clock: WindowClock,
     start: Instant,
-    served: ServedBuckets,
+    buckets: Buckets,
     kept: Vec<Kept>,
 }
 
 impl Histograms {
     /// Makes them from the module's options `window`, `buckets` and `prometheus`.
-    pub fn new(window: Window, served: ServedBuckets) -> Histograms {
+    pub fn new(window: Window, buckets: Buckets) -> Histograms {
         let clock = WindowClock::new(window);
-        Histograms { clock, start: Instant::now(), served, kept: Vec::new() }
+        Histograms { clock, start: Instant::now(), buckets, kept: Vec::new() }
     }
 
     /// Adds new counts to the windows; to be called once a second with all histograms. `continues`: the maps hold
@@ -288,7 +288,7 @@ impl Histograms {
         histograms: &[HistogramRows<'_>],
     ) {
         let totals: Vec<_> = histograms.iter().map(|rows| Fine::total(rows.iter().copied())).collect();
-        set_buckets(table, self.served, series, &totals);
+        set_buckets(table, self.buckets, series, &totals);
     }
 }
 
@@ -302,27 +302,11 @@ pub fn set_counts(row: RowMut<'_>, histogram: usize, (count, sum): (u64, u64)) -
     row.set(series_metric(histogram, 0), count).set(series_metric(histogram, 1), sum)
 }
 
-/// The buckets of histograms that a module serves, by its options.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ServedBuckets {
-    /// Width of the buckets.
-    pub width: Buckets,
-    /// True if buckets are also served in the form of Prometheus.
-    pub prometheus: bool,
-}
-
-impl ServedBuckets {
-    /// Makes it from the options `buckets` and `prometheus`.
-    pub fn new(buckets: Buckets, prometheus: bool) -> ServedBuckets {
-        ServedBuckets { width: buckets, prometheus }
-    }
-}
-
 /// Fills the buckets of a series: an instance `LOW-HIGH::SERIES` for each, or `LOW-HIGH` without a series; or their
 /// form for Prometheus. `totals` are the counts of the table's histograms, each with its sum in nanoseconds.
 pub fn set_buckets(
     table: &mut Table,
-    served: ServedBuckets,
+    buckets: Buckets,
     series: Option<(&[u8], &Arc<SeriesLabels>)>,
     totals: &[(FineCounts, u64)],
 ) {
@@ -330,12 +314,9 @@ pub fn set_buckets(
         counts[bucket.of.clone()].iter().fold(0u64, |sum, &count| sum.wrapping_add(count))
     };
     if table.is_in_seconds() {
-        if served.prometheus {
-            set_seconds(table, served.width, series, totals, count_in);
-        }
-        return;
+        return set_seconds(table, buckets, series, totals, count_in);
     }
-    for bucket in Fine::served(served.width) {
+    for bucket in Fine::served(buckets) {
         let row = bucket_row(table, series, bucket.id, &bucket.name);
         totals
             .iter()

@@ -17,6 +17,7 @@ mod need;
 mod options;
 mod owned_table;
 mod readings;
+mod running;
 mod secret;
 mod set_table;
 mod spec;
@@ -25,13 +26,13 @@ mod table_spec;
 mod text;
 mod window;
 
-pub use arguments::{in_log, show_arguments, shows_arguments};
+pub use arguments::{in_log, show_arguments};
 pub use declared::Declared;
 pub use fine::{Fine, FineCounts, ServedBucket};
 pub use histogram::Log2;
 pub use histogram_table::{
     histogram_metric, series_metric, set_buckets, set_counts, HistogramDef, HistogramRows, Histograms, Kept,
-    ServedBuckets, WindowClock, SERIES_METRICS,
+    WindowClock, SERIES_METRICS,
 };
 pub use hook::{Hook, Sampling, Target, Tier, NEEDS_BTF};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, OwnRow, Row, RowsView};
@@ -40,17 +41,17 @@ pub use layout::Layout;
 pub use log::{current_section, excerpt, with_section, EveryMinute};
 pub use map::{MapDef, MapKind, Rows, KEYS};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
-pub use module::{
-    fill, loss_words, table_size, Arrival, Arrivals, Host, Module, PairStatus, Plan, RefreshError, Setup, SetupError,
-    When,
-};
+pub use module::{table_size, Arrival, Arrivals, Host, Module, Plan, Setup, SetupError, When};
 pub use need::Need;
 pub use options::{
     did_you_mean, unknown, Buckets, CgroupCount, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef,
     OptionType, OptionValue, Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
 };
 pub use owned_table::OwnedTable;
-pub use readings::{FineHistogram, HistogramPerKey, PerKey, Reading, Sums};
+pub use readings::{FineHistogram, HistogramPerKey, PerKey, Sums};
+pub use running::{
+    loss_words, EachLoss, PairStatus, RefreshError, Running, Runs, ScriptState, Shared, Starting, State,
+};
 pub use secret::{keep_secret, secret, Secret};
 pub use set_table::{by_socket, by_thread, plan_set_table};
 pub use spec::{Overhead, OverheadClass, Spec};

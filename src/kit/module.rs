@@ -1,12 +1,10 @@
-//! The trait of running modules: a plan of what to load, then rows from maps at each refresh.
+//! The trait of modules: a plan of what to load, then a start, which yields the tables.
 
-use super::{Fake, Hook, Kernel, MapDef, MetricDef, ProcessFilter, Table, TableSpec, Target};
+use super::{Hook, Kernel, MapDef, ProcessFilter, Running, Target};
 use crate::bpf::{types, Feature, LateConstants};
 use crate::config::{ConfigError, Section};
-use crate::pcp::PmErr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use thiserror::Error;
 
 /// Parameters for making a module.
 pub struct Setup<'a> {
@@ -14,15 +12,19 @@ pub struct Setup<'a> {
     pub section: &'a Section<'a>,
     /// Interval between scans for processes that the option `process` matches; `None`: one scan at the start.
     pub process_refresh: Option<Duration>,
+    /// False if the arguments of processes are not shown: only the program.
+    pub show_arguments: bool,
+}
+
+impl<'a> Setup<'a> {
+    /// Makes the parameters for a section, with defaults for the agent's own options.
+    pub fn new(section: &'a Section<'a>) -> Setup<'a> {
+        Setup { section, process_refresh: None, show_arguments: true }
+    }
 }
 
 /// A reason why a module cannot be made from its section.
 pub type SetupError = ConfigError;
-
-/// A reason why a refresh has no values: reported to clients as `PM_ERR_VALUE`, logged when it begins and when it ends.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct RefreshError(pub String);
 
 /// Properties of the machine by which a module sizes its maps.
 #[derive(Clone, Debug)]
@@ -230,149 +232,11 @@ pub fn table_size(wanted: usize, least: usize, most: usize) -> usize {
     wanted.max(1).checked_next_power_of_two().unwrap_or(most).clamp(least, most)
 }
 
-/// State of a pair (a YAML file and a BPF object of a site's own).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PairStatus {
-    /// State: `running`, `partly attached` or `failed`.
-    pub state: &'static str,
-    /// Errors, each with file and place; empty without errors.
-    pub error: String,
-    /// Programs with their sections, and the reason if one is not attached.
-    pub programs: Vec<(String, String, Option<String>)>,
-    /// Number of maps.
-    pub maps: u32,
-    /// Kernel memory of maps and programs, in bytes.
-    pub memory: u64,
-    /// Duration of loading; zero if it was not loaded.
-    pub loading: Duration,
-    /// Number of runs of the programs, as far as the kernel counted them.
-    pub runs: u64,
-    /// Run time of the programs in nanoseconds, see [`PairStatus::runs`].
-    pub time: u64,
-}
-
-impl PairStatus {
-    /// Returns the number of attached programs.
-    pub fn attached(&self) -> u32 {
-        self.programs.iter().filter(|(_, _, refusal)| refusal.is_none()).count() as u32
-    }
-
-    /// Returns a sentence for the log.
-    pub fn sentence(&self) -> String {
-        let attached = format!("attached {} of {} programs", self.attached(), self.programs.len());
-        match (self.state, self.error.is_empty()) {
-            ("failed", _) => self.error.clone(),
-            (_, true) => attached,
-            _ => format!("{attached}; {}", self.error),
-        }
-    }
-}
-
-/// A running module. It lives in the collector's thread and knows no PDUs.
+/// A module that is to run. It knows no PDUs.
 pub trait Module {
     /// Plans what to load, and sets the constants of the programs.
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata);
 
-    /// Returns the declaration of a table; where an option decides how it is filled, another one with the same cluster
-    /// and metrics.
-    fn declared(&self, table: &'static TableSpec) -> &'static TableSpec {
-        table
-    }
-
-    /// Fills a table (empty on entry) that declares no readings with the values as of now. May be called at any time
-    /// after loading, by any number of clients: nothing is consumed by reading. A module with several such tables tells
-    /// them apart with [`Table::is`].
-    fn refresh(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Result<(), RefreshError> {
-        Ok(())
-    }
-
-    /// Fills the table in the thread that answers pmcd, if that needs neither a file (such as /proc) nor a lock.
-    /// `None`, with the table left empty, leaves it to the collector's thread and [`Module::refresh`].
-    fn refresh_at_once(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Option<Result<(), RefreshError>> {
-        None
-    }
-
-    /// Returns the number of events that became rows so far, for a module whose rows are its latest events: `show`
-    /// derives from it which rows are new, and how many were dropped.
-    fn events(&self) -> Option<u64> {
-        None
-    }
-
-    /// Returns why a section's module has nothing to count yet; `None` if it counts. `self` is that module, or the
-    /// filters of all modules.
-    fn waits_for(&self, _section: &str) -> Option<String> {
-        None
-    }
-
-    /// Returns the state of a pair, for the module that serves one; complete once [`Module::plan`] has loaded it.
-    fn pair(&self) -> Option<PairStatus> {
-        None
-    }
-
-    /// Returns the script as JSON, for a module that serves one; texts that would be longer than `most` bytes are left
-    /// out.
-    fn script(&self, _most: usize) -> Option<String> {
-        None
-    }
-
-    /// Returns the state and a sentence about it (`agent.module.state` and `.status`), for a module whose programs
-    /// another process runs.
-    fn life(&self) -> Option<(&'static str, String)> {
-        None
-    }
-
-    /// Does periodic work, about once a second.
-    fn tick(&mut self, _kernel: &dyn Kernel) {}
-
-    /// Detaches programs that count in pinned maps of the module's own when the agent ends, if that is quick.
-    fn let_go(&mut self) {}
-
-    /// Drains a ring of the module that has records; also called when the module is [`Module::due`].
-    fn woken(&mut self, kernel: &dyn Kernel) {
-        self.tick(kernel);
-    }
-
-    /// Returns the time of the next call of [`Module::woken`], with or without records; a time in the past means at
-    /// once.
-    fn due(&self) -> Option<Instant> {
-        None
-    }
-
-    /// Changes the value of a metric: a string, or the digits of a number. `PmErr::PERMISSION` if the metric is
-    /// read-only.
-    fn store(&mut self, _kernel: &dyn Kernel, _metric: &MetricDef, _value: &[u8]) -> Result<(), PmErr> {
-        Err(PmErr::PERMISSION)
-    }
-
-    /// Reports lost events: `NAME: SENTENCE`, see [`loss_words`], and a count that only grows.
-    fn losses(&self, _kernel: &dyn Kernel, _each: &mut dyn FnMut(&'static str, u64)) {}
-}
-
-/// Returns the two parts of a loss: the name, short since pmval(1) shows 21 characters of `MODULE::NAME`, and the
-/// sentence for the log.
-pub fn loss_words(loss: &'static str) -> (&'static str, &'static str) {
-    loss.split_once(": ").unwrap_or((loss, loss))
-}
-
-/// Fills a table by its declared readings, or by its module if it has none.
-pub fn fill(
-    spec: &TableSpec,
-    module: &mut dyn Module,
-    kernel: &dyn Kernel,
-    table: &mut Table,
-) -> Result<(), RefreshError> {
-    if spec.readings.is_empty() {
-        return module.refresh(kernel, table);
-    }
-    spec.read(kernel, table);
-    Ok(())
-}
-
-impl Fake {
-    /// Returns a table of a module, filled from these maps.
-    pub fn filled(&self, spec: &TableSpec, module: &mut dyn Module) -> Table {
-        let mut table = Table::of(spec);
-        fill(spec, module, self, &mut table).expect("the test gave the module what it needs");
-        table
-    }
+    /// Starts the module, once loading is over. It yields exactly the tables that its options ask for; others stay empty.
+    fn start(self: Box<Self>, kernel: &dyn Kernel) -> Running;
 }

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_may_still_be_filled_in_is_not_released() {
+    fn a_contested_row_stays_while_its_owner_may_be_filling_it_in() {
         let contested = vec![Load(CLAIMS), Is(0, true, 2), Load(KEY), Is(2, true, 0)];
         let release = vec![Store(KEY, 0), Store(COUNT, 0), StoreRelease(CLAIMS, 0)];
         let at_once = vec![("released", [contested, release].concat())];

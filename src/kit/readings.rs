@@ -1,22 +1,9 @@
-//! Declared readings: the usual ways to fill a table from maps. A module that declares them in its table needs no
-//! `refresh`.
+//! Readings: the usual ways to fill a table from maps.
 
 use super::{text, Fine, Kernel, Log2, Metric, Row, Rows, Table};
 use crate::bpf::types::fine_hist;
 use crate::bpf::Field;
 use std::collections::BTreeMap;
-
-/// A way to fill columns of a table.
-pub trait Reading: Sync {
-    /// Fills its columns with the values as of now.
-    fn read(&self, kernel: &dyn Kernel, table: &mut Table);
-
-    /// True if it only adds up mapped rows, without files, locks or the module. The thread that answers pmcd then does
-    /// it itself.
-    fn is_sum(&self) -> bool {
-        false
-    }
-}
 
 /// A metric and the fields that add up to it.
 pub type Sum<T> = (Metric<u64>, &'static [Field<T, u64>]);
@@ -29,18 +16,15 @@ pub struct Sums<T: 'static> {
     pub cells: &'static [Sum<T>],
 }
 
-impl<T> Reading for Sums<T> {
-    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+impl<T> Sums<T> {
+    /// Fills its columns with the values as of now.
+    pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
         let rows = kernel.rows(self.rows);
         let mut cells = table.single();
         for (metric, fields) in self.cells {
             let sum = fields.iter().fold(0u64, |sum, &field| sum.wrapping_add(rows.sum(field)));
             cells = cells.set(*metric, sum);
         }
-    }
-
-    fn is_sum(&self) -> bool {
-        true
     }
 }
 
@@ -57,16 +41,13 @@ pub struct FineHistogram<T: 'static> {
     pub from_start: bool,
 }
 
-impl<T> Reading for FineHistogram<T> {
-    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+impl<T> FineHistogram<T> {
+    /// Fills its columns with the values as of now.
+    pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
         let (counts, _) = Fine::total(kernel.rows(self.rows).iter().map(|row| row.part(self.histogram)));
         if self.from_start || counts.iter().any(|&count| count > 0) {
             table.log2(self.metric, &Fine::octaves(&counts));
         }
-    }
-
-    fn is_sum(&self) -> bool {
-        true
     }
 }
 
@@ -87,8 +68,9 @@ pub struct PerKey<T: 'static> {
     pub cells: &'static [(Metric<u64>, Field<T, u64>)],
 }
 
-impl<T> Reading for PerKey<T> {
-    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+impl<T> PerKey<T> {
+    /// Fills its columns with the values as of now.
+    pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
         let mut sums: BTreeMap<Vec<u8>, Vec<u64>> = BTreeMap::new();
         for row in kernel.rows(self.rows).iter() {
             if let Some(name) = (self.name)(row) {
@@ -116,8 +98,9 @@ pub struct HistogramPerKey<T: 'static, const N: usize> {
     pub buckets: Field<T, [u64; N]>,
 }
 
-impl<T, const N: usize> Reading for HistogramPerKey<T, N> {
-    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+impl<T, const N: usize> HistogramPerKey<T, N> {
+    /// Fills its columns with the values as of now.
+    pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
         let mut sums: BTreeMap<Vec<u8>, [u64; N]> = BTreeMap::new();
         for row in kernel.rows(self.rows).iter() {
             if let Some(name) = (self.name)(row) {

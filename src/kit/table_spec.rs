@@ -1,6 +1,6 @@
 //! Declaration of a module's tables.
 
-use super::{HistogramDef, Kernel, Log2, MetricDef, Reading, Table};
+use super::{HistogramDef, Log2, MetricDef, Table};
 
 /// Highest number of buckets, over all series, that get identifiers.
 const MOST_BUCKETS: usize = 1 << 21;
@@ -15,8 +15,6 @@ pub struct TableSpec {
     pub shape: Shape,
     /// Metrics, in the order of their items.
     pub metrics: &'static [MetricDef],
-    /// Readings that fill it; if empty, [`super::Module::refresh`] does.
-    pub readings: &'static [&'static dyn Reading],
     /// Histograms of these metrics, for the documents and for `show`.
     pub histograms: &'static [HistogramDef],
     /// Options without which the table stays empty, for `show`.
@@ -32,7 +30,6 @@ impl TableSpec {
         cluster: 0,
         shape: Shape::Single,
         metrics: &[],
-        readings: &[],
         histograms: &[],
         options: &[],
         metric_type: "",
@@ -89,16 +86,6 @@ impl TableSpec {
     pub const fn with_options(self, options: &'static [&'static str]) -> TableSpec {
         TableSpec { options, ..self }
     }
-
-    /// Fills a table by the declared readings.
-    pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
-        self.readings.iter().for_each(|reading| reading.read(kernel, table));
-    }
-
-    /// True if the table is filled by sums over mapped rows only ([`Reading::is_sum`]).
-    pub fn is_sum(&self) -> bool {
-        !self.readings.is_empty() && self.readings.iter().all(|reading| reading.is_sum())
-    }
 }
 
 impl Table {
@@ -112,19 +99,9 @@ impl Table {
         }
     }
 
-    /// True if this declaration is the table's.
-    pub fn is(&self, spec: &TableSpec) -> bool {
-        self.cluster() == Some(spec.cluster)
-    }
-
-    /// True if one of these declarations is the table's.
-    pub fn is_any(&self, specs: &[&TableSpec]) -> bool {
-        specs.iter().any(|spec| self.is(spec))
-    }
-
     /// True if the table has the cluster and the columns of this declaration.
     pub fn fits(&self, spec: &TableSpec) -> bool {
-        self.is(spec) && self.columns() == spec.metrics.len()
+        self.cluster() == Some(spec.cluster) && self.columns() == spec.metrics.len()
     }
 }
 

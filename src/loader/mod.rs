@@ -39,7 +39,7 @@ pub use outcome::{Attempt, Failure, Finding, LoadRequest, PinRequest, Refusals, 
 pub use pair::{LoadedPair, OpenPair, PairMap, PairProgram, PairSetup, MAX_OBJECT};
 pub use pair_code::guarded_helpers;
 pub use pair_events::{EventReader, Events};
-pub use pair_options::{set_pair_options, PairOptions};
+pub use pair_options::PairOptions;
 pub use pins::{
     end_pinned_programs, foreign_pins, forget_pinned, pin_for, pin_late, pin_state, pinned_sizes, release_pins,
     remove_other_pins, want_pinned, PinState,

@@ -6,7 +6,7 @@ use super::outcome::PinRequest;
 use super::pair_advice::{advised, explained, listened, Ways};
 use super::pair_code::{may_not, variable};
 use super::pair_events::EventReader;
-use super::pair_options::pair_options;
+use super::pair_options::PairOptions;
 use super::pair_sampling::Sampling;
 use super::permission::lock_memory;
 use super::pins::{wait_for_ended_programs, PinUser, Unit};
@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ffi::c_void;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 
 /// Largest size of an object in bytes.
 pub const MAX_OBJECT: u64 = 16 << 20;
@@ -84,6 +85,7 @@ pub struct PairProgram {
 pub struct OpenPair {
     name: String,
     bytes: Vec<u8>,
+    btf: Option<PathBuf>,
     object: OpenObject,
 }
 
@@ -119,16 +121,17 @@ impl Special<'_> {
 
 impl OpenPair {
     /// Opens an object without loading it.
-    pub fn open(name: &str, bytes: Vec<u8>) -> Result<OpenPair, Refusal> {
-        if let Some(refusal) = may_not(&bytes) {
+    pub fn open(name: &str, bytes: Vec<u8>, options: &PairOptions) -> Result<OpenPair, Refusal> {
+        if let Some(refusal) = may_not(&bytes, &options.allow_helpers) {
             return Err(refusal);
         }
-        let object = open(name, &bytes)?;
+        let btf = options.btf.clone();
+        let object = open(name, &bytes, btf.as_deref())?;
         let maps = object.maps().count();
         if maps > MAX_MAPS {
             return Err(Refusal::new(libc::E2BIG, format!("expected at most {MAX_MAPS} maps, got {maps}")));
         }
-        Ok(OpenPair { name: name.into(), bytes, object })
+        Ok(OpenPair { name: name.into(), bytes, btf, object })
     }
 
     /// Returns the maps by name.
@@ -162,7 +165,7 @@ impl OpenPair {
     pub fn load(self, setup: &PairSetup) -> Result<LoadedPair, Refusal> {
         lock_memory();
         let maps = self.maps();
-        let OpenPair { name, bytes, mut object } = self;
+        let OpenPair { name, bytes, btf, mut object } = self;
         let mut refused: BTreeMap<String, Refusal> = BTreeMap::new();
         let unit = setup.pin.as_ref().and_then(|pin| Unit::find(pin, &object));
         let object = loop {
@@ -196,7 +199,7 @@ impl OpenPair {
                 Some(culprit) => drop(refused.insert(culprit, refusal)),
                 None => return Err(advised(refusal)),
             }
-            object = open(&name, &bytes)?;
+            object = open(&name, &bytes, btf.as_deref())?;
         };
         let cgroup = setup.cgroup.clone();
         let pin = unit.and_then(|unit| unit.keep(&object));
@@ -205,11 +208,11 @@ impl OpenPair {
     }
 }
 
-fn open(name: &str, bytes: &[u8]) -> Result<OpenObject, Refusal> {
+fn open(name: &str, bytes: &[u8], btf: Option<&Path>) -> Result<OpenObject, Refusal> {
     let (opened, said) = listening(|| {
         let mut builder = ObjectBuilder::default();
         builder.name(name)?;
-        if let Some(btf) = pair_options().btf {
+        if let Some(btf) = btf {
             builder.btf_custom_path(btf)?;
         }
         builder.open_memory(bytes)
@@ -571,9 +574,9 @@ mod tests {
     #[test]
     fn what_is_no_object_is_refused_and_nothing_panics() {
         let object = crate::bpf::OBJECT.bytes;
-        assert!(OpenPair::open("x", b"not an object".to_vec()).is_err());
+        assert!(OpenPair::open("x", b"not an object".to_vec(), &PairOptions::default()).is_err());
         for end in [0, 1, 63, 64, 100, object.len() / 2, object.len() - 1] {
-            drop(OpenPair::open("x", object[..end].to_vec()));
+            drop(OpenPair::open("x", object[..end].to_vec(), &PairOptions::default()));
         }
     }
 }

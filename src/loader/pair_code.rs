@@ -2,7 +2,6 @@
 //! variables.
 
 use super::excerpt::{number, Section, Sections, REL};
-use super::pair_options::pair_options;
 use super::refusal::Refusal;
 use libbpf_rs::libbpf_sys;
 use nix::libc;
@@ -32,12 +31,11 @@ struct Call<'a> {
 }
 
 /// Returns a refusal if a program calls a helper that is not allowed, or the code cannot be read.
-pub fn may_not(object: &[u8]) -> Option<Refusal> {
+pub fn may_not(object: &[u8], allowed: &[String]) -> Option<Refusal> {
     let Some(calls) = calls(object) else {
         let reason = "expected a BPF object, an ELF file of 64 bits in the byte order of this machine";
         return Some(Refusal::new(libc::ENOEXEC, reason));
     };
-    let allowed = pair_options().allow_helpers;
     let call = calls.iter().find(|call| !allowed.iter().any(|allowed| allowed == call.helper))?;
     let Call { function, helper } = call;
     Some(Refusal::new(
@@ -134,11 +132,11 @@ mod tests {
     fn what_cannot_be_read_is_refused() {
         let object = crate::bpf::OBJECT.bytes;
         for bytes in [&b"not an object"[..], &[], &object[..object.len() - 1]] {
-            assert!(may_not(bytes).is_some_and(|refusal| refusal.message.contains("expected a BPF object")));
+            assert!(may_not(bytes, &[]).is_some_and(|refusal| refusal.message.contains("expected a BPF object")));
         }
         // A file whose number of sections is elsewhere would hide them.
         let mut hidden = object.to_vec();
         hidden[60..62].fill(0);
-        assert!(may_not(&hidden).is_some());
+        assert!(may_not(&hidden, &[]).is_some());
     }
 }

@@ -82,30 +82,8 @@ options! {
 /// Major number of device-mapper disks.
 static MAPPER: LazyLock<Option<u32>> = LazyLock::new(|| device_mapper(&std::fs::read_to_string("/proc/devices").ok()?));
 
-static TABLE: TableSpec = table(&[&AllDisks { queued: false }]);
-/// The table with the option `queued`.
-static QUEUED: TableSpec = table(&[&AllDisks { queued: true }]);
-/// The table with the option `devices`: the module knows the disks that count.
-static FILTERED: TableSpec = table(&[]);
-
-const fn table(readings: &'static [&'static dyn Reading]) -> TableSpec {
-    TableSpec { cluster: 0, shape: Shape::Log2(Log2::MICROSECONDS), metrics: METRICS, readings, ..TableSpec::NEW }
-}
-
-/// The histogram over all disks.
-struct AllDisks {
-    queued: bool,
-}
-
-impl Reading for AllDisks {
-    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
-        table.log2(LATENCY, &latency(kernel, self.queued, *MAPPER, |_| true));
-    }
-
-    fn is_sum(&self) -> bool {
-        true
-    }
-}
+static TABLE: TableSpec =
+    TableSpec { cluster: 0, shape: Shape::Log2(Log2::MICROSECONDS), metrics: METRICS, ..TableSpec::NEW };
 
 /// Counts requests by powers of two of microseconds, from their allocation (`queued`) or issue to completion, of all disks that count
 /// but those of this major number.
@@ -145,19 +123,19 @@ pub const SPEC: Spec = Spec {
     needs: "CONFIG_BLK_DEV_IO_TRACE",
     tables: &[
         &TABLE,
-        disks::TABLES[0],
-        disks::TABLES[1],
-        disks::TABLES[2],
-        disks::TABLES[3],
-        disks::TABLES[4],
-        disks::TABLES[5],
-        sizes::TABLES[0],
-        sizes::TABLES[1],
-        sizes::TABLES[2],
+        &disks::dev::TABLE,
+        &disks::dev::BY_BUCKET,
+        &disks::whole::TABLE,
+        &disks::whole::BY_BUCKET,
+        &disks::dev::IN_SECONDS,
+        &disks::whole::IN_SECONDS,
+        &sizes::TABLE,
+        &sizes::BY_BUCKET,
+        &sizes::IN_SECONDS,
         &slowest::TABLE,
-        stacked::TABLES[0],
-        stacked::TABLES[1],
-        stacked::TABLES[2],
+        &stacked::TABLE,
+        &stacked::BY_BUCKET,
+        &stacked::IN_SECONDS,
     ],
     options: OPTIONS,
     hooks: &[&COMPLETE, &ISSUE, &SUBMIT, &stacked::QUEUE, &stacked::COMPLETE],
@@ -191,7 +169,7 @@ struct Biolatency {
 impl Biolatency {
     fn new(options: Options) -> Biolatency {
         let window = options.window.window();
-        let buckets = options.served();
+        let buckets = options.buckets;
         let is_above = |major| Some(major) == *MAPPER;
         let filter = DiskFilter::new(options.devices.clone(), filter::identify);
         let disks = DiskHistograms::new(window, buckets, filter, disks::look_up, is_above);
@@ -253,28 +231,59 @@ impl Module for Biolatency {
         }
     }
 
-    fn declared(&self, table: &'static TableSpec) -> &'static TableSpec {
-        match table.cluster == TABLE.cluster {
-            true if !self.options.devices.is_any() => &FILTERED,
-            true if self.options.queued => &QUEUED,
-            _ => table,
-        }
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        let Options { queued, prometheus, by_size, exemplars, stacked, .. } = self.options;
+        let is_filtered = !self.options.devices.is_any();
+        let running = Running::of(*self);
+        let running = match is_filtered {
+            false => running.at_once(&TABLE, move |kernel, table| {
+                table.log2(LATENCY, &latency(kernel, queued, *MAPPER, |_| true));
+            }),
+            // The module knows the disks that count.
+            true => running.table(&TABLE, move |module, kernel, table| {
+                table.log2(LATENCY, &latency(kernel, queued, *MAPPER, |disk| module.disks.shows(kernel, disk)));
+            }),
+        };
+        disks::add_tables(running, prometheus, |module| &mut module.disks)
+            .when(by_size, |running| {
+                running.table(&sizes::TABLE, Self::fill_sizes).buckets(
+                    prometheus,
+                    &sizes::BY_BUCKET,
+                    &sizes::IN_SECONDS,
+                    Self::fill_buckets_of_sizes,
+                )
+            })
+            .when(exemplars, |running| {
+                running.table(&slowest::TABLE, |module, kernel, table| {
+                    module.disks.look_for_new(kernel);
+                    module.slowest.iter().for_each(|slowest| slowest.fill(&module.disks, table));
+                })
+            })
+            .when(stacked, |running| {
+                running
+                    .table(&stacked::TABLE, |module, kernel, table| {
+                        module.stacked.iter_mut().for_each(|stacked| stacked.fill(kernel, table));
+                    })
+                    .buckets(prometheus, &stacked::BY_BUCKET, &stacked::IN_SECONDS, |module, kernel, table| {
+                        module.stacked.iter_mut().for_each(|stacked| stacked.fill_buckets(kernel, table));
+                    })
+            })
+            .tick(Self::tick)
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl Biolatency {
+    fn fill_sizes(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        self.disks.look_for_new(kernel);
+        self.sizes.iter_mut().for_each(|sizes| sizes.fill(kernel, &self.disks, table));
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        self.disks.refresh(kernel, table);
-        if table.is(&FILTERED) {
-            let (disks, queued) = (&mut self.disks, self.options.queued);
-            table.log2(LATENCY, &latency(kernel, queued, *MAPPER, |disk| disks.shows(kernel, disk)));
-        } else if table.is(&slowest::TABLE) {
-            self.slowest.iter().for_each(|slowest| slowest.refresh(&self.disks, table));
-        } else if let (true, Some(sizes)) = (table.is_any(&sizes::TABLES), &mut self.sizes) {
-            sizes.refresh(kernel, &self.disks, self.options.served(), table);
-        }
-        if let Some(stacked) = &mut self.stacked {
-            stacked.refresh(kernel, table);
-        }
-        Ok(())
+    fn fill_buckets_of_sizes(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        self.disks.look_for_new(kernel);
+        let buckets = self.options.buckets;
+        self.sizes.iter_mut().for_each(|sizes| sizes.fill_buckets(kernel, &self.disks, buckets, table));
     }
 
     /// Ticks the tables, and attaches the program that takes the time of issue once a device has no time stamps of requests.
@@ -298,7 +307,7 @@ impl Module for Biolatency {
         }
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let lost = Lost::read(kernel);
         each("untimed: requests without a usable start time", lost.unmeasured);
         each("other-start: requests counted from their other start time", lost.no_issue);
@@ -322,6 +331,10 @@ mod tests {
 
     fn module() -> Biolatency {
         Biolatency::new(Options::default())
+    }
+
+    fn start(module: Biolatency) -> Running {
+        Box::new(module).start(&Fake::new())
     }
 
     fn disk(major: u64, minor: u64) -> u64 {
@@ -349,7 +362,7 @@ mod tests {
         assert_eq!(latency(&fake, false, Some(253), |_| true)[..3], [0, 11_011, 0]);
         assert_eq!(latency(&fake, true, Some(253), |_| true)[..3], [0, 0, 22_022]);
         assert_eq!(latency(&fake, false, None, |_| true)[1], 11_111);
-        assert_eq!(fake.filled(&TABLE, &mut module()).len(), 2);
+        assert_eq!(fake.filled(&TABLE, &start(module())).len(), 2);
     }
 
     /// Each module uses its own option, whatever another module of this process has.
@@ -360,10 +373,13 @@ mod tests {
         fake.set(ROWS, 0, bio_row::device.then(fine_hist::buckets).nth(OF_2_US), 1);
         fake.set(ROWS, 0, bio_row::total.then(fine_hist::buckets).nth(OF_2_US + 16), 1);
         let modules = [true, false].map(|queued| Biolatency::new(Options { queued, ..Options::default() }));
-        let highest = modules.map(|mut module| {
-            let spec = module.declared(&TABLE);
-            assert!(spec.is_sum() && std::ptr::eq(module.declared(disks::TABLES[0]), disks::TABLES[0]));
-            fake.filled(spec, &mut module).len() - 1
+        let highest = modules.map(|module| {
+            let (running, mut table) = (start(module), Table::of(&TABLE));
+            assert!(
+                running.read_at_once(&TABLE, &fake, &mut table)
+                    && !running.read_at_once(&disks::dev::TABLE, &fake, &mut Table::of(&disks::dev::TABLE))
+            );
+            table.len() - 1
         });
         assert_eq!(highest, [2, 1], "the buckets 4-7 and 2-3");
     }
@@ -374,11 +390,9 @@ mod tests {
         // A disk that sysfs does not have.
         fake.set(ROWS, 0, bio_row::disk, disk(4095, 1_048_575));
         fake.set(ROWS, 0, bio_row::device.then(fine_hist::buckets).nth(OF_2_US), 1);
-        let mut all = module();
-        assert_eq!(fake.filled(all.declared(&TABLE), &mut all).len(), 2);
-        let mut some = Biolatency::new(Options { devices: Pattern::of("^sd"), ..Options::default() });
-        let spec = some.declared(&TABLE);
-        assert_eq!(fake.filled(spec, &mut some).len(), 1);
+        assert_eq!(fake.filled(&TABLE, &start(module())).len(), 2);
+        let some = Biolatency::new(Options { devices: Pattern::of("^sd"), ..Options::default() });
+        assert_eq!(fake.filled(&TABLE, &start(some)).len(), 1);
     }
 
     #[test]

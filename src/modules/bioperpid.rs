@@ -49,7 +49,17 @@ impl Module for Bioperpid {
         self.owners.plan(host, plan, constants);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .tick(|module, kernel| module.owners.tick(kernel))
+            .losses(|module, kernel, each| module.owners.losses(kernel, each))
+            .started()
+    }
+}
+
+impl Bioperpid {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         let mut disks = Disks::new(self.disk_name);
         for (key, owner) in SubmitterTable::read(kernel) {
             let [reads, writes] = owner.directions;
@@ -67,15 +77,6 @@ impl Module for Bioperpid {
             let name = [disk, number.as_bytes(), command_word(&[&owner.comm])].concat();
             table.named(&name).set(TOTAL, bytes);
         }
-        Ok(())
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.owners.tick(kernel);
-    }
-
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        self.owners.losses(kernel, each);
     }
 }
 
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     fn totals(module: &mut Bioperpid, fake: &Fake) -> Vec<(String, u64)> {
-        let table = fake.filled(&TABLE, module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         (0..table.len()).map(|row| (table.name(row), table.number(row, 0).unwrap())).collect()
     }
 
@@ -116,13 +117,13 @@ mod tests {
         owner(&fake, 8, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1, 4096, 9, 0], [0; 4]]);
         let mut module = Bioperpid::new(below_1000, names);
         for _ in 0..60 {
-            module.tick(&fake);
+            module.owners.tick(&fake);
             for _client in 0..3 {
                 assert_eq!(totals(&mut module, &fake), [("vda::005000 dd".into(), 4096)]);
             }
         }
         for _ in 0..8 {
-            module.tick(&fake);
+            module.owners.tick(&fake);
         }
         assert!(totals(&mut module, &fake).is_empty());
     }

@@ -58,7 +58,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.interval == Interval::Never {
-            module_log!(warn, "with a negative interval there are no values");
+            setup.section.warn("with a negative interval there are no values");
         }
         Ok(Box::new(Biotop::new(options, exists, block::disk_name)))
     },
@@ -159,7 +159,13 @@ impl Module for Biotop {
         plan.attach_if(&block::ISSUE, PLUG_CLOCK);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self).table(&TABLE, Self::refresh).tick(Self::tick).losses(Self::losses).started()
+    }
+}
+
+impl Biotop {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         if self.options.interval == Interval::AtFetch {
             self.summarise(kernel);
         }
@@ -179,7 +185,6 @@ impl Module for Biotop {
                 cells.set(DURATION, saturated(average));
             }
         }
-        Ok(())
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -191,7 +196,7 @@ impl Module for Biotop {
         self.owners.tick(kernel);
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         self.owners.losses(kernel, each);
         each("untimed: requests without a usable start time, left out of averages", self.untimed);
     }
@@ -215,7 +220,7 @@ mod tests {
 
     /// Reads the rows: process, true for writes, requests, bytes, average.
     fn rows(module: &mut Biotop, fake: &Fake) -> Vec<(u64, String, u64, u64, Option<u64>)> {
-        let table = fake.filled(&TABLE, module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         let number = |row, column| table.number(row, column).unwrap();
         let row = |row| {
             let Some(Atom::Str(direction)) = table.value(row, DIRECTION.column) else { panic!("row {row}") };
@@ -254,7 +259,7 @@ mod tests {
         let fake = fake();
         owner(&fake, 0, (77, 254, 0), b"caf\xc3\xa9\0\0\0", [[2, 8192, 300_000, 0], [0; 4]]);
         owner(&fake, 1, (78, 9, 4), DD, [[0; 4], [1, 1, 1_000, 0]]);
-        let table = fake.filled(&TABLE, &mut biotop(at_fetch()));
+        let table = fake.filled_by(&TABLE, |kernel, table| biotop(at_fetch()).refresh(kernel, table));
         assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"caf\xc3\xa9")));
         assert_eq!(table.value(0, DISK.column), Some(Atom::Str(b"vda")));
         assert_eq!(table.value(0, MAJOR.column), Some(Atom::U32(254)));

@@ -125,7 +125,13 @@ impl Module for Cachestat {
         plan.entries(ROWS.def.name, host.cpus);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self).table(&TABLE, Self::refresh).tick(Self::tick).started()
+    }
+}
+
+impl Cachestat {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         let sees_accesses = self.ask(kernel);
         let mut row = table.single().set(MISSES, self.misses).set(DIRTIED, self.dirtied);
         if sees_accesses {
@@ -134,7 +140,6 @@ impl Module for Cachestat {
         if let Some((buffers, cached)) = (self.sizes)() {
             row.set(BUFFERS, buffers).set(CACHED, cached);
         }
-        Ok(())
     }
 
     /// Computes hits and misses. An access is a hit if no page came in for it. Pages that come in to be written, and buffers dirtied
@@ -189,7 +194,7 @@ mod tests {
     }
 
     fn values(module: &mut Cachestat, fake: &Fake) -> Vec<Option<u64>> {
-        let table = fake.filled(&TABLE, module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         (0..METRICS.len()).map(|column| table.number(0, column)).collect()
     }
 

@@ -56,7 +56,6 @@ static BY_CGROUP: ByCgroup<cgd_row> = ByCgroup {
     ],
     counters: &[(READ_BYTES, cgd_row::read.then(cgd_side::bytes)), (WRITE_BYTES, cgd_row::write.then(cgd_side::bytes))],
     name: NAME,
-    series: &TABLE,
 };
 
 /// The declaration of the module.
@@ -87,7 +86,7 @@ struct CgroupDisk {
 
 impl CgroupDisk {
     fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupDisk {
-        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.served());
+        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.buckets);
         CgroupDisk { options, cgroups }
     }
 }
@@ -110,16 +109,21 @@ impl Module for CgroupDisk {
         plan.entries(STARTS.name, starts);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        self.cgroups.refresh(kernel, table);
-        Ok(())
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        let prometheus = self.options.prometheus;
+        Running::of(*self)
+            .table(&TABLE, |module, kernel, table| module.cgroups.fill(kernel, table))
+            .buckets(prometheus, &BY_BUCKET, &IN_SECONDS, |module, kernel, table| {
+                module.cgroups.fill_buckets(kernel, table);
+            })
+            .tick(|module, kernel| module.cgroups.tick(kernel))
+            .losses(Self::losses)
+            .started()
     }
+}
 
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.cgroups.tick(kernel);
-    }
-
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+impl CgroupDisk {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let sum = |of: Field| {
             [cgd_row::read, cgd_row::write].iter().fold(0, |sum, side| sum + self.cgroups.sum(kernel, side.then(of)))
         };

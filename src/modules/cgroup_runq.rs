@@ -34,15 +34,8 @@ static TABLE: TableSpec = TableSpec::by_series("each cgroup", 401, BY_PATH, SERI
 static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each cgroup", 333, BUCKETS, HISTOGRAMS);
 static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each cgroup", 437, SECONDS, HISTOGRAMS);
 
-static BY_CGROUP: ByCgroup<cgq_row> = ByCgroup {
-    owners: OWNERS,
-    rows: ROWS,
-    marks: MARKS,
-    histograms: &[cgq_row::waits],
-    counters: &[],
-    name: NAME,
-    series: &TABLE,
-};
+static BY_CGROUP: ByCgroup<cgq_row> =
+    ByCgroup { owners: OWNERS, rows: ROWS, marks: MARKS, histograms: &[cgq_row::waits], counters: &[], name: NAME };
 
 /// The declaration of the module.
 pub const SPEC: Spec = Spec {
@@ -65,7 +58,7 @@ struct CgroupRunq {
 
 impl CgroupRunq {
     fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupRunq {
-        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.served());
+        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.buckets);
         CgroupRunq { options, cgroups }
     }
 }
@@ -85,16 +78,21 @@ impl Module for CgroupRunq {
         plan.leave_to(&["runqlat"]);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        self.cgroups.refresh(kernel, table);
-        Ok(())
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        let prometheus = self.options.prometheus;
+        Running::of(*self)
+            .table(&TABLE, |module, kernel, table| module.cgroups.fill(kernel, table))
+            .buckets(prometheus, &BY_BUCKET, &IN_SECONDS, |module, kernel, table| {
+                module.cgroups.fill_buckets(kernel, table);
+            })
+            .tick(|module, kernel| module.cgroups.tick(kernel))
+            .losses(Self::losses)
+            .started()
     }
+}
 
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.cgroups.tick(kernel);
-    }
-
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+impl CgroupRunq {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each(
             "untimed: wake-ups that were not seen, so the wait is unknown",
             self.cgroups.sum(kernel, cgq_row::unmeasured),

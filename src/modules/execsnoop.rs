@@ -53,7 +53,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&EXEC, &RETURN],
     maps: MAPS,
-    make: |setup| Ok(Box::new(Execsnoop::new(Options::read(setup.section)?, shows_arguments()))),
+    make: |setup| Ok(Box::new(Execsnoop::new(Options::read(setup.section)?, setup.show_arguments))),
     ..Spec::NEW
 };
 
@@ -133,7 +133,18 @@ impl Module for Execsnoop {
         plan.entries(STATS.def.name, host.cpus);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .woken(Self::drain)
+            .events(|module| module.events)
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl Execsnoop {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         self.drain(kernel);
         for (row, exec) in self.execs.iter().enumerate() {
             table
@@ -144,18 +155,9 @@ impl Module for Execsnoop {
                 .set(RET, exec.event.ret)
                 .text(ARGS, &exec.args);
         }
-        Ok(())
     }
 
-    fn events(&self) -> Option<u64> {
-        Some(self.events)
-    }
-
-    fn woken(&mut self, kernel: &dyn Kernel) {
-        self.drain(kernel);
-    }
-
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each(
             "ring-full: execs dropped because the ring buffer was full; buffer_page_count should be increased",
             kernel.rows(STATS).sum(snoop_stat::dropped),
@@ -190,14 +192,18 @@ mod tests {
         Execsnoop::new(Options::read(&config.section("execsnoop").unwrap()).unwrap(), true)
     }
 
+    fn start(module: Execsnoop) -> Running {
+        Box::new(module).start(&Fake::new())
+    }
+
     fn shown(options: &str, event: (exec_event, Vec<u8>)) -> Option<String> {
         shown_by(module(options), event)
     }
 
-    fn shown_by(mut module: Execsnoop, event: (exec_event, Vec<u8>)) -> Option<String> {
+    fn shown_by(module: Execsnoop, event: (exec_event, Vec<u8>)) -> Option<String> {
         let fake = Fake::new();
         send(&fake, event);
-        let table = fake.filled(&TABLE, &mut module);
+        let table = fake.filled(&TABLE, &start(module));
         match table.value(0, ARGS.column) {
             Some(Atom::Str(text)) => Some(String::from_utf8_lossy(text).into_owned()),
             _ => None,
@@ -210,8 +216,8 @@ mod tests {
         for pid in 1..=5 {
             send(&fake, exec(pid, "/bin/ls", b"ls\0-l\0"));
         }
-        let mut module = module("process_count = 3");
-        let table = fake.filled(&TABLE, &mut module);
+        let module = start(module("process_count = 3"));
+        let table = fake.filled(&TABLE, &module);
         assert_eq!((table.len(), module.events()), (3, Some(5)));
         assert_eq!(table.value(0, PID.column), Some(Atom::U32(5)));
         assert_eq!(table.value(2, PID.column), Some(Atom::U32(3)));
@@ -224,9 +230,9 @@ mod tests {
     fn a_second_fetch_shows_the_same_rows() {
         let fake = Fake::new();
         send(&fake, exec(7, "/bin/ls", b"ls\0"));
-        let mut module = module("");
+        let module = start(module(""));
         for _ in 0..2 {
-            let table = fake.filled(&TABLE, &mut module);
+            let table = fake.filled(&TABLE, &module);
             assert_eq!(table.value(0, PID.column), Some(Atom::U32(7)));
         }
     }
@@ -287,7 +293,7 @@ mod tests {
         let (mut event, _) = exec(1, "/bin/ls", b"");
         event.length = 1 << 30;
         fake.record(&record_bytes(&event));
-        let table = fake.filled(&TABLE, &mut module(""));
+        let table = fake.filled(&TABLE, &start(module("")));
         assert_eq!(table.value(0, ARGS.column), Some(Atom::Str(b"/bin/ls")));
     }
 

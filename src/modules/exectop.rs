@@ -33,16 +33,13 @@ const GIVE_WAY: usize = NAMES / 4;
 static EXEC: Hook = tracepoint!("sched_process_exec", NEEDS_BTF);
 
 /// The table of execs by name. A name has two rows if it was new on two CPUs at once, and another one if it gave way before.
-static TABLE: TableSpec = TableSpec {
-    cluster: 13,
-    shape: Shape::Named { max: NAMES + KEPT },
-    metrics: METRICS,
-    readings: &[&PerKey {
-        rows: ROWS,
-        name: |row| used(row).map(|comm| until_nul(&comm).to_vec()),
-        cells: &[(COUNT, exec_row::count)],
-    }],
-    ..TableSpec::NEW
+static TABLE: TableSpec =
+    TableSpec { cluster: 13, shape: Shape::Named { max: NAMES + KEPT }, metrics: METRICS, ..TableSpec::NEW };
+
+static BY_NAME: PerKey<exec_row> = PerKey {
+    rows: ROWS,
+    name: |row| used(row).map(|comm| until_nul(&comm).to_vec()),
+    cells: &[(COUNT, exec_row::count)],
 };
 
 /// The declaration of the module.
@@ -215,6 +212,16 @@ impl Module for Exectop {
         plan.entries(STATS.def.name, host.cpus);
     }
 
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table(&TABLE, |_, kernel, table| BY_NAME.read(kernel, table))
+            .tick(Self::tick)
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl Exectop {
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.ticks += 1;
         self.claims.release_contested(kernel.rows(ROWS).iter().enumerate());
@@ -236,7 +243,7 @@ impl Module for Exectop {
         }
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each("table-full: execs of commands without a row in the table", lost(kernel));
     }
 }
@@ -251,7 +258,7 @@ mod tests {
         let fake = Fake::new().with(ROWS, 8);
         fake.row(ROWS, 3).set_bytes(exec_row::comm, b"bash");
         fake.set(ROWS, 3, exec_row::count, 12);
-        let table = fake.filled(&TABLE, &mut Exectop::new());
+        let table = fake.filled(&TABLE, &Box::new(Exectop::new()).start(&fake));
         assert_eq!(table.len(), 1);
         assert_eq!(table.value(0, 0), Some(Atom::U64(12)));
         assert!(matches!(&table.keys()[0], Key::Name(name) if table.text(name) == b"bash"));
@@ -277,8 +284,8 @@ mod tests {
         fake.set(ROWS, row, exec_row::count, count);
     }
 
-    fn shown(module: &mut Exectop, fake: &Fake) -> usize {
-        fake.filled(&TABLE, module).len()
+    fn shown(fake: &Fake) -> usize {
+        fake.filled_by(&TABLE, |kernel, table| BY_NAME.read(kernel, table)).len()
     }
 
     #[test]
@@ -286,7 +293,7 @@ mod tests {
         let fake = Fake::new().with(ROWS, 8);
         fill(&fake, 2, 7, 3);
         fill(&fake, 5, 7, 4);
-        let table = fake.filled(&TABLE, &mut Exectop::new());
+        let table = fake.filled(&TABLE, &Box::new(Exectop::new()).start(&fake));
         assert_eq!((table.len(), table.value(0, 0)), (1, Some(Atom::U64(7))));
     }
 
@@ -297,24 +304,24 @@ mod tests {
         let mut module = Exectop::new();
         let seconds = |module: &mut Exectop, seconds: u64| (0..seconds).for_each(|_| module.tick(&fake));
         seconds(&mut module, 2 * IDLE);
-        assert_eq!(shown(&mut module, &fake), 64, "there is place enough");
+        assert_eq!(shown(&fake), 64, "there is place enough");
         fill(&fake, 9, 9, 2);
         seconds(&mut module, LOOK);
         fake.set(STATS, 0, exec_stat::lost, 1);
         seconds(&mut module, LOOK);
-        assert_eq!(shown(&mut module, &fake), 1, "all but the one that was used");
+        assert_eq!(shown(&fake), 1, "all but the one that was used");
         let kernel: &dyn Kernel = &fake;
         let claimed = || kernel.rows(ROWS).iter().filter(|row| row.get(exec_row::claims) != 0).count();
         assert_eq!(claimed(), 64, "programs may still count in these rows");
         seconds(&mut module, 1);
         assert_eq!(claimed(), 1);
         fill(&fake, 8, 100, 1);
-        assert_eq!(shown(&mut module, &fake), 2);
+        assert_eq!(shown(&fake), 2);
     }
 
     /// Returns the counts that are served, by name.
-    fn served(module: &mut Exectop, fake: &Fake) -> BTreeMap<String, u64> {
-        let table = fake.filled(&TABLE, module);
+    fn served(fake: &Fake) -> BTreeMap<String, u64> {
+        let table = fake.filled_by(&TABLE, |kernel, table| BY_NAME.read(kernel, table));
         let count = |row| table.number(row, 0).expect("each has a count");
         (0..table.len()).map(|row| (table.name(row), count(row))).collect()
     }
@@ -333,18 +340,18 @@ mod tests {
         let mut module = Exectop::new();
         let claimed = |fake: &Fake| (0..NAMES).filter(|&row| fake.row(ROWS, row).get(exec_row::claims) != 0).count();
         for round in 1..4 {
-            let before = served(&mut module, &fake);
+            let before = served(&fake);
             assert_eq!((before.len(), before["name3"]), (9, 5 + 3 * (round - 1)));
             crowd(&mut module, &fake);
-            assert_eq!((served(&mut module, &fake), claimed(&fake)), (before, 0), "round {round}: there is room again");
+            assert_eq!((served(&fake), claimed(&fake)), (before, 0), "round {round}: there is room again");
             fill(&fake, 11, 3, 2);
-            assert_eq!(served(&mut module, &fake)["name3"], 5 + 3 * (round - 1) + 2);
+            assert_eq!(served(&fake)["name3"], 5 + 3 * (round - 1) + 2);
             fill(&fake, 11, 3, 3);
         }
         // The next agent continues them with the maps.
-        let mut next = Exectop::new();
+        let (before, mut next) = (served(&fake), Exectop::new());
         next.tick(&fake);
-        assert_eq!(served(&mut next, &fake), served(&mut module, &fake));
+        assert_eq!(served(&fake), before);
     }
 
     #[test]
@@ -358,7 +365,7 @@ mod tests {
         assert_eq!(comm_of(fake.row(ROWS, 4)), Comm::default());
         fake.set(ROWS, 4, exec_row::count, 6);
         module.tick(&fake);
-        assert_eq!(served(&mut module, &fake), BTreeMap::from([("name4".into(), 6)]));
+        assert_eq!(served(&fake), BTreeMap::from([("name4".into(), 6)]));
     }
 
     #[test]
@@ -372,7 +379,7 @@ mod tests {
             (0..GIVE_WAY).zip(names).for_each(|(row, name)| fill(&fake, row, name, 1));
             crowd(&mut module, &fake);
         }
-        let served = served(&mut module, &fake);
+        let served = served(&fake);
         assert_eq!((served.len(), served["name0"], served["name1"]), (KEPT, 7, 7));
     }
 
@@ -387,7 +394,7 @@ mod tests {
         module.tick(&fake);
         let claimed = [0, 1, 2, 3].map(|row| fake.row(ROWS, row).get(exec_row::claims) != 0);
         assert_eq!(claimed, [false, true, false, true]);
-        assert_eq!(shown(&mut module, &fake), 2);
+        assert_eq!(shown(&fake), 2);
     }
 
     #[test]
@@ -399,7 +406,7 @@ mod tests {
         (0..LOOK).for_each(|_| module.tick(&fake));
         (half..NAMES).for_each(|row| fill(&fake, row, row as u64, 1));
         (0..IDLE).for_each(|_| module.tick(&fake));
-        assert_eq!(shown(&mut module, &fake), NAMES - GIVE_WAY);
+        assert_eq!(shown(&fake), NAMES - GIVE_WAY);
         let kernel: &dyn Kernel = &fake;
         let later = kernel.rows(ROWS).iter().skip(half).all(|row| comm_of(row) != Comm::default());
         assert!(later, "a later name gave way before an earlier one");

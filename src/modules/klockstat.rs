@@ -227,7 +227,13 @@ impl Module for Klockstat {
         plan.entries(THREADS.name, threads);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self).table(&TABLE, Self::refresh).tick(Self::tick).losses(Self::losses).started()
+    }
+}
+
+impl Klockstat {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         let Klockstat { options, names, .. } = self;
         let mut sums: BTreeMap<&str, [Times; 2]> = BTreeMap::new();
         let rows = || kernel.rows(ROWS).iter().enumerate().filter(|(_, row)| row.get(kl_row::key) != 0);
@@ -250,7 +256,6 @@ impl Module for Klockstat {
             let row = row.set(HOLD_AVERAGE, hold.average()).set(HOLD_COUNT, hold.count);
             row.set(HOLD_MAX, hold.max).set(HOLD_TOTAL, hold.ns);
         }
-        Ok(())
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -258,7 +263,7 @@ impl Module for Klockstat {
         forget_unused_symbols();
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let stats = kernel.rows(STATS);
         each(
             "table-full: acquisitions by callers without a row in the table; stack_storage_size should be increased",
@@ -300,7 +305,7 @@ mod tests {
     }
 
     fn values(module: &mut Klockstat, fake: &Fake) -> Vec<(String, Vec<u64>)> {
-        let table = fake.filled(&TABLE, module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         let numbers = |row| (0..METRICS.len()).map(|column| table.number(row, column).unwrap()).collect();
         (0..table.len()).map(|row| (table.name(row), numbers(row))).collect()
     }

@@ -4,7 +4,7 @@ use super::shared::hits::TargetList;
 use crate::bpf::types::{self, kp_row, set_numbers};
 use crate::kit::*;
 use crate::process::ProcessSlots;
-use crate::{maps, metrics, module_log, options};
+use crate::{maps, metrics, options};
 
 metrics! {
     COUNT: u64 = 0 "kprobe.hits.count" COUNTER COUNT "calls of each kernel function";
@@ -83,7 +83,7 @@ pub const SPEC: Spec = Spec {
             return Err(setup.section.reject("kprobes", format!("expected at most {FUNCTIONS} functions")));
         }
         if options.details && options.process.is_all() {
-            module_log!(warn, "details have no effect without the option process");
+            setup.section.warn("details have no effect without the option process");
         }
         Ok(Box::new(KprobeHits {
             targets: targets(options.latency),
@@ -152,7 +152,17 @@ impl Module for KprobeHits {
         plan.entries(DETAILS.def.name, if self.detailed { ProcessSlots::COUNT * count } else { 1 });
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .tick(|module, kernel| ProcessSlots::empty(kernel, DETAILS, module.functions.len()))
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl KprobeHits {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         let count = self.functions.len();
         let attached: Vec<(usize, &str)> = self.targets.attached(kernel).collect();
         for &(number, name) in &attached {
@@ -165,14 +175,9 @@ impl Module for KprobeHits {
                 self.set(table.named(format!("{pid}::{name}").as_bytes()), row.as_slice(), false);
             }
         }
-        Ok(())
     }
 
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        ProcessSlots::empty(kernel, DETAILS, self.functions.len());
-    }
-
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let rows = kernel.rows(ROWS);
         let (unmatched, displaced) = (rows.sum(kp_row::unmatched), rows.sum(kp_row::displaced));
         each("start-unseen: returns of functions whose start was not seen", unmatched.saturating_sub(displaced));
@@ -189,7 +194,8 @@ mod tests {
     fn plan(lines: &str) -> Result<(Plan, types::rodata), String> {
         let text = format!("[k]\n{lines}\n");
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-        let setup = Setup { section: &config.section("k").unwrap(), process_refresh: None };
+        let section = config.section("k").unwrap();
+        let setup = Setup::new(&section);
         let mut module = (SPEC.make)(&setup).map_err(|error| error.to_string())?;
         let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
         let host = Host { cpus: 2, ..Host::SMALL };
@@ -247,7 +253,7 @@ mod tests {
         }
         let mut module = module(&["f", "refused"], true, false);
         for _ in 0..2 {
-            let table = fake.filled(&TABLE, &mut module);
+            let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
             assert_eq!((table.len(), table.name(0)), (1, "f".into()));
             let values: Vec<_> = (0..4).map(|column| table.value(0, column)).collect();
             assert_eq!(values, [20, 2, 100, 1000].map(|value| Some(Atom::U64(value))));
@@ -257,7 +263,7 @@ mod tests {
     #[test]
     fn without_latency_its_metrics_have_no_values() {
         let fake = Fake::new().with(ROWS, 2);
-        let table = fake.filled(&TABLE, &mut module(&["f"], false, false));
+        let table = fake.filled_by(&TABLE, |kernel, table| module(&["f"], false, false).refresh(kernel, table));
         assert_eq!((table.value(0, 0), table.value(0, 2)), (Some(Atom::U64(0)), None));
     }
 
@@ -268,7 +274,7 @@ mod tests {
         let mut module = module(&["f"], false, true);
         fake.set(DETAILS, 0, kp_row::calls, 7);
         fake.set(DETAILS, 1, kp_row::calls, 9);
-        let table = fake.filled(&TABLE, &mut module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         assert_eq!((table.len(), table.name(1)), (2, format!("{me}::f")));
         assert_eq!((table.value(1, 0), table.value(1, 1)), (Some(Atom::U64(9)), None), "no failures in details");
     }

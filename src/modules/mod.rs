@@ -71,3 +71,31 @@ pub const MODULES: &[&Spec] = &[
 pub fn find(path: &str) -> Option<&'static Spec> {
     MODULES.iter().copied().find(|spec| spec.is_named(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf;
+    use crate::config::Config;
+    use crate::kit::{Fake, Host, Plan, Setup};
+
+    #[test]
+    fn a_module_yields_exactly_the_tables_that_its_options_ask_for() {
+        for (spec, all) in MODULES.iter().flat_map(|spec| [(spec, false), (spec, true)]) {
+            let mut options: Vec<&str> = spec.tables.iter().flat_map(|table| table.options).copied().collect();
+            options.sort_unstable();
+            options.dedup();
+            let lines: String = options.iter().filter(|_| all).map(|option| format!("{option} = True\n")).collect();
+            let config = Config::parse("test", spec.section(&lines).as_bytes()).unwrap();
+            let section = config.section(spec.name).unwrap();
+            let setup = Setup::new(&section);
+            let mut module = (spec.make)(&setup).unwrap();
+            module.plan(&Host::SMALL, &mut Plan::default(), &mut bpf::constants());
+            let running = module.start(&Fake::new());
+            for table in spec.tables {
+                let is_asked_for = all || table.options.is_empty();
+                assert_eq!(running.yields(table), is_asked_for, "{}: cluster {}: {lines}", spec.name, table.cluster);
+            }
+        }
+    }
+}

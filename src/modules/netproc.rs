@@ -260,25 +260,34 @@ impl Module for Netproc {
         plan.entries(STATS.def.name, host.cpus);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table_at_once_if(&TABLE, Self::refresh_at_once, Self::refresh)
+            .tick(Self::tick)
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl Netproc {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         self.begin();
         self.sweep(kernel);
         self.fill(table);
-        Ok(())
     }
 
     /// Fills the table unless names have to be read from /proc, where another process can make the reader wait.
-    fn refresh_at_once(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Option<Result<(), RefreshError>> {
+    fn refresh_at_once(&mut self, kernel: &dyn Kernel, table: &mut Table) -> bool {
         if !self.begun || self.is_added_up {
-            return None;
+            return false;
         }
         self.add_up(kernel);
         // The next look gives back the places that have the names of what ended: what is without a name gets it before.
         self.is_added_up = self.processes.iter().any(|(_, process)| process.needs_name());
-        (!self.is_added_up).then(|| {
+        if !self.is_added_up {
             self.fill(table);
-            Ok(())
-        })
+        }
+        !self.is_added_up
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -306,7 +315,7 @@ impl Module for Netproc {
         }
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each("table-full: calls of threads without a row in the table", kernel.rows(STATS).sum(thread_stat::lost));
     }
 }
@@ -375,7 +384,7 @@ mod tests {
     }
 
     fn sent(module: &mut Netproc, fake: &Fake) -> Vec<(String, Option<u64>)> {
-        let table = fake.filled(&TABLE, module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         (0..table.len()).map(|row| (table.name(row), table.number(row, TCP_SEND_BYTES))).collect()
     }
 
@@ -391,15 +400,15 @@ mod tests {
     fn what_needs_no_name_is_filled_at_once() {
         let fake = fake();
         let (mut module, mut table) = (module(), Table::of(&TABLE));
-        let mut at_once = |module: &mut Netproc| module.refresh_at_once(&fake, &mut table).map(|filled| filled.is_ok());
-        assert_eq!(at_once(&mut module), None, "nothing is listed yet");
+        let mut at_once = |module: &mut Netproc| module.refresh_at_once(&fake, &mut table);
+        assert!(!at_once(&mut module), "nothing is listed yet");
         sent(&mut module, &fake);
         thread(&fake, 3, 1001, 1001, 1, 100);
         named(&fake, 3, b"short\0\0\0", 0);
         ended(&fake, 3);
-        assert_eq!(at_once(&mut module), None, "a process to be named");
+        assert!(!at_once(&mut module), "a process to be named");
         assert_eq!(sent(&mut module, &fake), [("001001 short".into(), Some(100))]);
-        assert_eq!(at_once(&mut module), Some(true));
+        assert!(at_once(&mut module));
         assert_eq!(table.len(), 1);
     }
 
@@ -456,7 +465,7 @@ mod tests {
             let values: Vec<_> = sent(&mut module, &fake).into_iter().map(|(_, value)| value).collect();
             assert_eq!(values, [Some(100), Some(200)]);
         }
-        let table = fake.filled(&TABLE, &mut module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         let Key::Pid(77, name) = &table.keys()[0] else { panic!("{:?}", table.keys()) };
         assert_eq!(table.text(name), br"000077 /opt/caf\xc3");
     }
@@ -602,7 +611,7 @@ mod tests {
     fn every_metric_has_a_value_for_every_process() {
         let fake = fake();
         thread(&fake, 0, 5, 5, 1, 1);
-        let table = fake.filled(&TABLE, &mut module());
+        let table = fake.filled_by(&TABLE, |kernel, table| module().refresh(kernel, table));
         assert!((0..METRICS.len()).all(|column| table.value(0, column).is_some()));
     }
 }

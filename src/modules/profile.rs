@@ -102,7 +102,7 @@ enum StartError {
 }
 
 impl Profile {
-    fn start(&mut self, kernel: &dyn Kernel) -> Result<(), StartError> {
+    fn begin(&mut self, kernel: &dyn Kernel) -> Result<(), StartError> {
         let process = if self.options.process.is_all() { 0 } else { self.find().ok_or(StartError::NoProcess)? };
         if let Some(row) = kernel.rows(STATS).get(0) {
             row.set(prof_stat::process, u64::from(process));
@@ -131,7 +131,7 @@ impl Profile {
         found.first().copied()
     }
 
-    fn stop(&mut self, kernel: &dyn Kernel) {
+    fn end(&mut self, kernel: &dyn Kernel) {
         kernel.detach(&SAMPLE);
         self.drain(kernel);
         self.status = Status::Stopped;
@@ -166,36 +166,43 @@ impl Module for Profile {
         plan.entries(STATS.def.name, 1);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        if table.is(&stacks::STACKS) {
-            if self.status == Status::Started {
-                self.drain(kernel);
-            }
-            self.stacks.fill(table);
-            return Ok(());
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table(&TABLE, Self::fill)
+            .table(&stacks::STACKS, Self::fill_stacks)
+            .woken(Self::drain)
+            .store(Self::store)
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl Profile {
+    fn fill_stacks(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        if self.status == Status::Started {
+            self.drain(kernel);
         }
+        self.stacks.fill(table);
+    }
+
+    fn fill(&mut self, _kernel: &dyn Kernel, table: &mut Table) {
         let status = match self.status {
             Status::Stopped => "stopped",
             Status::Started => "started",
         };
         let data = self.data.as_deref().unwrap_or("null");
         table.single().text(PROFILE, format!("{{\"status\": \"{status}\", \"data\": {data}}}").as_bytes());
-        Ok(())
-    }
-
-    fn woken(&mut self, kernel: &dyn Kernel) {
-        self.drain(kernel);
     }
 
     /// Starts and stops a run. As in the Python agent, a start during a run and a stop without one are logged and otherwise ignored.
     fn store(&mut self, kernel: &dyn Kernel, _metric: &MetricDef, value: &[u8]) -> Result<(), PmErr> {
         let refusal = match (value, self.status) {
-            (b"start", Status::Stopped) => match self.start(kernel) {
+            (b"start", Status::Stopped) => match self.begin(kernel) {
                 Ok(()) => return Ok(()),
                 Err(error) => format!("not started: {error}"),
             },
             (b"stop", Status::Started) => {
-                self.stop(kernel);
+                self.end(kernel);
                 return Ok(());
             }
             (b"clear", Status::Stopped) => {
@@ -213,7 +220,7 @@ impl Module for Profile {
         Ok(())
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each("ring-full: samples dropped because the ring buffer was full", kernel.rows(STATS).sum(prof_stat::dropped));
         each(
             "files-unread: files that were not read for names of functions, since it would have taken too long",
@@ -233,8 +240,8 @@ mod tests {
     use crate::bpf::record_bytes;
     use crate::pcp::Atom;
 
-    fn module() -> Profile {
-        Profile {
+    fn module() -> Running {
+        let module = Profile {
             name: "profile".into(),
             options: Options::default(),
             status: Status::Stopped,
@@ -242,10 +249,11 @@ mod tests {
             data: None,
             unkept: 0,
             refusals: EveryMinute::default(),
-        }
+        };
+        Box::new(module).start(&Fake::new())
     }
 
-    fn value(module: &mut Profile, fake: &Fake) -> String {
+    fn value(module: &Running, fake: &Fake) -> String {
         let table = fake.filled(&TABLE, module);
         match table.value(0, 0) {
             Some(Atom::Str(text)) => String::from_utf8_lossy(text).into_owned(),
@@ -253,46 +261,44 @@ mod tests {
         }
     }
 
-    fn stacks(module: &mut Profile, fake: &Fake) -> Vec<(String, u64)> {
-        let mut table = Table::of(&stacks::STACKS);
-        module.refresh(fake, &mut table).expect("nothing can fail");
-        stacks::tests::named(&table)
+    fn stacks(module: &Running, fake: &Fake) -> Vec<(String, u64)> {
+        stacks::tests::named(&fake.filled(&stacks::STACKS, module))
     }
 
     #[test]
     fn a_run_is_started_and_stopped_by_stores() {
         let fake = Fake::new().with(STATS, 1);
-        let mut module = module();
-        assert_eq!(value(&mut module, &fake), r#"{"status": "stopped", "data": null}"#);
+        let module = module();
+        assert_eq!(value(&module, &fake), r#"{"status": "stopped", "data": null}"#);
         assert_eq!(module.store(&fake, &METRICS[0], b"start"), Ok(()));
         assert_eq!(fake.attached(), ["cpu-clock"]);
-        assert_eq!(value(&mut module, &fake), r#"{"status": "started", "data": null}"#);
+        assert_eq!(value(&module, &fake), r#"{"status": "started", "data": null}"#);
         assert_eq!(module.store(&fake, &METRICS[0], b"start"), Ok(()));
         fake.record(&record_bytes(&sample(b"sh", 0)));
-        assert_eq!(stacks(&mut module, &fake), [("sh".into(), 1)], "while it runs");
+        assert_eq!(stacks(&module, &fake), [("sh".into(), 1)], "while it runs");
         fake.record(&record_bytes(&sample(b"sh", -17)));
         assert_eq!(module.store(&fake, &METRICS[0], b"stop"), Ok(()));
         assert!(fake.attached().is_empty());
         assert_eq!(
-            value(&mut module, &fake),
+            value(&module, &fake),
             r#"{"status": "stopped", "data": {"name": "root", "libtype": null, "value": 2, "children": [{"name": "sh", "libtype": "user", "value": 2, "children": [{"name": "[Missed Kernel Stack]", "libtype": "kernel", "value": 1, "children": []}]}]}}"#
         );
-        assert_eq!(stacks(&mut module, &fake), [("sh".into(), 1), ("sh,[Missed_Kernel_Stack]_[k]".into(), 1)]);
+        assert_eq!(stacks(&module, &fake), [("sh".into(), 1), ("sh,[Missed_Kernel_Stack]_[k]".into(), 1)]);
         assert_eq!(module.store(&fake, &METRICS[0], b"stop"), Ok(()));
         assert_eq!(module.store(&fake, &METRICS[0], b"pause"), Err(PmErr::BADSTORE));
         assert_eq!(module.store(&fake, &METRICS[0], b"start"), Ok(()));
         fake.record(&record_bytes(&sample(b"sh", 0)));
         assert_eq!(
-            stacks(&mut module, &fake),
+            stacks(&module, &fake),
             [("sh".into(), 2), ("sh,[Missed_Kernel_Stack]_[k]".into(), 1)],
             "a counter does not step back"
         );
         assert_eq!(module.store(&fake, &METRICS[0], b"clear"), Ok(()));
-        assert_eq!(stacks(&mut module, &fake).len(), 2, "not while it runs");
+        assert_eq!(stacks(&module, &fake).len(), 2, "not while it runs");
         assert_eq!(module.store(&fake, &METRICS[0], b"stop"), Ok(()));
-        assert!(value(&mut module, &fake).contains(r#""name": "root", "libtype": null, "value": 1"#), "of this run");
+        assert!(value(&module, &fake).contains(r#""name": "root", "libtype": null, "value": 1"#), "of this run");
         assert_eq!(module.store(&fake, &METRICS[0], b"clear"), Ok(()));
-        assert!(stacks(&mut module, &fake).is_empty());
-        assert_eq!(value(&mut module, &fake), r#"{"status": "stopped", "data": null}"#);
+        assert!(stacks(&module, &fake).is_empty());
+        assert_eq!(value(&module, &fake), r#"{"status": "stopped", "data": null}"#);
     }
 }

@@ -61,13 +61,11 @@ pub static WAKEUP: Hook = tracepoint!("sched_wakeup", NEEDS_BTF);
 /// The hook for the first wake-up of new tasks.
 pub static WAKEUP_NEW: Hook = tracepoint!("sched_wakeup_new", NEEDS_BTF);
 
-static TABLE: TableSpec = TableSpec {
-    cluster: 4,
-    shape: Shape::Log2(Log2::MICROSECONDS),
-    metrics: METRICS,
-    readings: &[&FineHistogram { metric: LATENCY, rows: ROWS, histogram: runq_row::waits, from_start: true }],
-    ..TableSpec::NEW
-};
+static TABLE: TableSpec =
+    TableSpec { cluster: 4, shape: Shape::Log2(Log2::MICROSECONDS), metrics: METRICS, ..TableSpec::NEW };
+
+static WAITS: FineHistogram<runq_row> =
+    FineHistogram { metric: LATENCY, rows: ROWS, histogram: runq_row::waits, from_start: true };
 
 /// The declaration of the module.
 pub const SPEC: Spec = Spec {
@@ -103,14 +101,21 @@ struct Runqlat {
     /// True if the kernel records since when a task waits; else the programs do at wake-ups, at eight times the cost.
     keeps_times: bool,
     per_cpu: bool,
+    prometheus: bool,
     /// Histograms of all CPUs together, and with `per_cpu` of each.
     histograms: Histograms,
 }
 
 impl Runqlat {
     fn new(options: Options, keeps_times: bool) -> Runqlat {
-        let histograms = Histograms::new(options.window.window(), options.served());
-        Runqlat { process: options.process, keeps_times, per_cpu: options.per_cpu, histograms }
+        let histograms = Histograms::new(options.window.window(), options.buckets);
+        Runqlat {
+            process: options.process,
+            keeps_times,
+            per_cpu: options.per_cpu,
+            prometheus: options.prometheus,
+            histograms,
+        }
     }
 
     /// Returns the rows of all CPUs together, then with `per_cpu` those of each.
@@ -144,28 +149,45 @@ impl Module for Runqlat {
         plan_times(self.keeps_times, host, plan, constants);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        let rows = self.rows(kernel);
-        if table.is(&all::TABLE) {
-            self.histograms.set(table.single(), 0, &rows[..1]);
-        } else if table.is_any(&[&all::BY_BUCKET, &all::IN_SECONDS]) {
-            self.histograms.set_buckets(table, None, &rows[..1]);
-        }
-        for (number, of_cpu) in rows.iter().enumerate().skip(1) {
-            let cpu = number as u32 - 1;
-            let (name, labels) = (format!("cpu{cpu}"), Arc::new(vec![("cpu", SeriesLabel::Number(cpu.into()))]));
-            let of_cpu = slice::from_ref(of_cpu);
-            if table.is(&cpu::TABLE) {
-                self.histograms.set(table.numbered(cpu, name.as_bytes()).labels(&labels), number, of_cpu);
-            } else if table.is_any(&[&cpu::BY_BUCKET, &cpu::IN_SECONDS]) {
-                self.histograms.set_buckets(table, Some((name.as_bytes(), &labels)), of_cpu);
-            }
-        }
-        Ok(())
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        let (per_cpu, prometheus) = (self.per_cpu, self.prometheus);
+        Running::of(*self)
+            .at_once(&TABLE, |kernel, table| WAITS.read(kernel, table))
+            .quick(&all::TABLE, Self::fill_all)
+            .quick(&all::BY_BUCKET, Self::fill_buckets_of_all)
+            .when(prometheus, |running| running.quick(&all::IN_SECONDS, Self::fill_buckets_of_all))
+            .when(per_cpu, |running| {
+                running.quick(&cpu::TABLE, Self::fill_cpus).quick(&cpu::BY_BUCKET, Self::fill_buckets_of_cpus)
+            })
+            .when(per_cpu && prometheus, |running| running.quick(&cpu::IN_SECONDS, Self::fill_buckets_of_cpus))
+            .tick(Self::tick)
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl Runqlat {
+    fn fill_all(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        self.histograms.set(table.single(), 0, &self.rows(kernel)[..1]);
     }
 
-    fn refresh_at_once(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Option<Result<(), RefreshError>> {
-        Some(self.refresh(kernel, table))
+    fn fill_buckets_of_all(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        self.histograms.set_buckets(table, None, &self.rows(kernel)[..1]);
+    }
+
+    fn fill_cpus(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        for (number, of_cpu) in self.rows(kernel).iter().enumerate().skip(1) {
+            let (cpu, name, labels) = cpu(number);
+            let row = table.numbered(cpu, name.as_bytes()).labels(&labels);
+            self.histograms.set(row, number, slice::from_ref(of_cpu));
+        }
+    }
+
+    fn fill_buckets_of_cpus(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        for (number, of_cpu) in self.rows(kernel).iter().enumerate().skip(1) {
+            let (_, name, labels) = cpu(number);
+            self.histograms.set_buckets(table, Some((name.as_bytes(), &labels)), slice::from_ref(of_cpu));
+        }
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -173,12 +195,18 @@ impl Module for Runqlat {
         self.histograms.tick(&rows, kernel.continues(&ROWS.def));
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each(
             "untimed: wake-ups that were not seen, so the wait is unknown",
             kernel.rows(ROWS).sum(runq_row::unmeasured),
         );
     }
+}
+
+/// Returns number, name and labels of the CPU whose rows have this index.
+fn cpu(index: usize) -> (u32, String, Arc<SeriesLabels>) {
+    let cpu = index as u32 - 1;
+    (cpu, format!("cpu{cpu}"), Arc::new(vec![("cpu", SeriesLabel::Number(cpu.into()))]))
 }
 
 #[cfg(test)]
@@ -189,6 +217,10 @@ mod tests {
 
     fn module(schedstat: &str) -> Runqlat {
         Runqlat::new(Options::default(), keeps_times(Some(schedstat)))
+    }
+
+    fn start(module: Runqlat) -> Running {
+        Box::new(module).start(&Fake::new())
     }
 
     #[test]
@@ -218,8 +250,8 @@ mod tests {
         arrive(&fake, 0, 8, 5);
         arrive(&fake, 1, 15, 1);
         fake.set(ROWS, 1, runq_row::unmeasured, 7);
-        let mut module = module("1 2 3");
-        let table = fake.filled(&TABLE, &mut module);
+        let module = start(module("1 2 3"));
+        let table = fake.filled(&TABLE, &module);
         assert_eq!(table.len(), 4);
         assert_eq!(table.value(0, 0), Some(Atom::U64(2)));
         assert_eq!(table.value(3, 0), Some(Atom::U64(6)));
@@ -236,14 +268,14 @@ mod tests {
     #[test]
     fn all_cpus_have_counts_and_quantiles_and_two_modes() {
         let fake = Fake::new().with(ROWS, 2);
-        let mut module = module("1 2 3");
+        let module = start(module("1 2 3"));
         arrive(&fake, 0, 20, 60);
         arrive(&fake, 1, 20, 30);
         arrive(&fake, 1, 4000, 10);
-        let table = fake.filled(&all::TABLE, &mut module);
+        let table = fake.filled(&all::TABLE, &module);
         assert_eq!((cell(&table, 0, "count"), cell(&table, 0, "p50")), (Some(100), None), "no second has passed");
         module.tick(&fake);
-        let table = fake.filled(&all::TABLE, &mut module);
+        let table = fake.filled(&all::TABLE, &module);
         assert_eq!((table.len(), cell(&table, 0, "sum")), (1, Some(90 * 20_000 + 10 * 4_000_000)));
         let near = |last: &str, exact: f64| {
             let found = cell(&table, 0, last).unwrap() as f64;
@@ -253,7 +285,7 @@ mod tests {
         near("p90", 20.0);
         near("p99", 4000.0);
         near("max", 4000.0);
-        let table = fake.filled(&all::BY_BUCKET, &mut module);
+        let table = fake.filled(&all::BY_BUCKET, &module);
         assert_eq!((table.len(), table.name(4)), (26, "16-31".into()));
         let counted: Vec<_> = (0..26).filter_map(|row| table.number(row, 0).filter(|&n| n > 0)).collect();
         assert_eq!(counted, [90, 10]);
@@ -264,19 +296,17 @@ mod tests {
         let fake = Fake::new().with(ROWS, 2);
         arrive(&fake, 0, 20, 3);
         arrive(&fake, 1, 4000, 1);
-        let mut without = module("1 2 3");
-        without.tick(&fake);
-        assert!(fake.filled(&cpu::TABLE, &mut without).is_empty());
-        assert!(fake.filled(&cpu::BY_BUCKET, &mut without).is_empty());
+        let without = start(module("1 2 3"));
+        assert!(![&cpu::TABLE, &cpu::BY_BUCKET, &cpu::IN_SECONDS].iter().any(|table| without.yields(table)));
         let options = Options { per_cpu: true, buckets: Buckets::Fine, ..Options::default() };
-        let mut module = Runqlat::new(options, true);
+        let module = start(Runqlat::new(options, true));
         module.tick(&fake);
-        let table = fake.filled(&cpu::TABLE, &mut module);
+        let table = fake.filled(&cpu::TABLE, &module);
         assert_eq!(table.names(), ["cpu0", "cpu1"]);
         assert_eq!([0, 1].map(|cpu| cell(&table, cpu, "count")), [Some(3), Some(1)]);
         assert!(cell(&table, 0, "max") < Some(30) && cell(&table, 1, "p50") > Some(3000), "each its own");
         assert_eq!(table.labels(1), Some(&vec![("cpu", SeriesLabel::Number(1))]));
-        let table = fake.filled(&cpu::BY_BUCKET, &mut module);
+        let table = fake.filled(&cpu::BY_BUCKET, &module);
         assert_eq!((table.len(), table.name(0)), (2 * 417, "0-0::cpu0".into()));
         assert_eq!((0..table.len()).filter_map(|row| table.number(row, 0)).sum::<u64>(), 4);
     }

@@ -8,7 +8,7 @@ pub use names::names as system_calls;
 use crate::bpf::types::{self, set_numbers, syscall_row, syscall_stat};
 use crate::kit::*;
 use crate::process::ProcessSlots;
-use crate::{maps, metrics, module_log, options, tracepoint};
+use crate::{maps, metrics, options, tracepoint};
 
 metrics! {
     COUNT: u64 = 0 "proc.syscall.count" COUNTER COUNT "system calls";
@@ -54,7 +54,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let mut options = Options::read(setup.section)?;
         if options.details && options.process.is_all() {
-            module_log!(warn, "details has no effect without process");
+            setup.section.warn("details has no effect without process");
             options.details = false;
         }
         Ok(Box::new(Syscount::new(options)))
@@ -153,7 +153,17 @@ impl Module for Syscount {
         plan.entries(DETAILS.def.name, if details { ProcessSlots::COUNT } else { 1 });
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .quick(&TABLE, Self::refresh)
+            .tick(|_, kernel| ProcessSlots::empty(kernel, DETAILS, 1))
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl Syscount {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         let cells = sum(kernel.rows(ROWS).iter());
         for (number, (name, cell)) in self.names.iter().zip(cells).enumerate() {
             if number < self.known || cell.calls > 0 {
@@ -168,18 +178,9 @@ impl Module for Syscount {
                 Self::fill(table.numbered(detail_id(pid, number), format!("{pid}::{name}").as_bytes()), cell);
             }
         }
-        Ok(())
     }
 
-    fn refresh_at_once(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Option<Result<(), RefreshError>> {
-        Some(self.refresh(kernel, table))
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        ProcessSlots::empty(kernel, DETAILS, 1);
-    }
-
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let stats = kernel.rows(STATS);
         each(
             "foreign: calls of 32-bit programs, or with numbers from 512 on, which are not shown: they have other names",
@@ -211,7 +212,7 @@ mod tests {
     }
 
     fn refreshed(fake: &Fake, module: &mut Syscount) -> Table {
-        fake.filled(&TABLE, module)
+        fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table))
     }
 
     #[test]

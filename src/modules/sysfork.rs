@@ -14,12 +14,10 @@ maps! {
 
 static NEWTASK: Hook = tracepoint!("task_newtask", NEEDS_BTF);
 
-static TABLE: TableSpec = TableSpec {
-    cluster: 2,
-    metrics: METRICS,
-    readings: &[&Sums { rows: ROWS, cells: &[(FORKS, &[fork_row::processes, fork_row::vforks, fork_row::threads])] }],
-    ..TableSpec::NEW
-};
+static TABLE: TableSpec = TableSpec { cluster: 2, metrics: METRICS, ..TableSpec::NEW };
+
+static TASKS: Sums<fork_row> =
+    Sums { rows: ROWS, cells: &[(FORKS, &[fork_row::processes, fork_row::vforks, fork_row::threads])] };
 
 /// The declaration of the module.
 pub const SPEC: Spec = Spec {
@@ -30,9 +28,13 @@ pub const SPEC: Spec = Spec {
     hooks: &[&NEWTASK],
     maps: MAPS,
     counts: &[ROWS.def],
-    make: |_| Ok(Box::new(Declared(&SPEC))),
+    make: |_| Ok(module()),
     ..Spec::NEW
 };
+
+fn module() -> Box<Declared> {
+    Declared::new(&SPEC, |running| running.at_once(&TABLE, |kernel, table| TASKS.read(kernel, table)))
+}
 
 #[cfg(test)]
 mod tests {
@@ -45,7 +47,7 @@ mod tests {
         fake.set(ROWS, 0, fork_row::processes, 1);
         fake.set(ROWS, 1, fork_row::vforks, 10);
         fake.set(ROWS, 1, fork_row::threads, 100);
-        let table = fake.filled(&TABLE, &mut Declared(&SPEC));
+        let table = fake.filled(&TABLE, &module().start(&fake));
         assert_eq!(table.value(0, 0), Some(Atom::U64(111)));
     }
 }

@@ -1,6 +1,6 @@
 //! Finished TCP sessions, the latest first. Kernel side: bpf/tcplife.bpf.c, one ring record per session.
 
-use super::shared::tcp::{address, tell_ports, ACCEPT, STATE};
+use super::shared::tcp::{address, note_ports, ACCEPT, STATE};
 use crate::bpf::{record, types, types::tcp_births, types::tcp_session, types::tcp_stat};
 use crate::host::until_nul;
 use crate::kit::*;
@@ -56,7 +56,7 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
-        tell_ports(&options.dport, &options.lport);
+        note_ports(setup, &options.dport, &options.lport);
         Ok(Box::new(Tcplife { options, sessions: VecDeque::new(), events: 0 }))
     },
     ..Spec::NEW
@@ -97,7 +97,18 @@ impl Module for Tcplife {
         plan.entries(STATS.def.name, host.cpus);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .woken(Self::drain)
+            .events(|module| module.events)
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl Tcplife {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         self.drain(kernel);
         for (row, session) in self.sessions.iter().enumerate() {
             let micros = u32::try_from(session.duration_ns / 1000).unwrap_or(u32::MAX);
@@ -113,18 +124,9 @@ impl Module for Tcplife {
                 .set(RX, session.rx)
                 .set(DURATION, micros);
         }
-        Ok(())
     }
 
-    fn events(&self) -> Option<u64> {
-        Some(self.events)
-    }
-
-    fn woken(&mut self, kernel: &dyn Kernel) {
-        self.drain(kernel);
-    }
-
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let stats = kernel.rows(STATS);
         each(
             "ring-full: sessions dropped because the ring buffer was full; buffer_page_count should be increased",
@@ -162,8 +164,8 @@ mod tests {
         }
     }
 
-    fn module(options: Options) -> Tcplife {
-        Tcplife { options, sessions: VecDeque::new(), events: 0 }
+    fn module(options: Options) -> Running {
+        Box::new(Tcplife { options, sessions: VecDeque::new(), events: 0 }).start(&Fake::new())
     }
 
     #[test]
@@ -172,8 +174,8 @@ mod tests {
         for lport in 1..=5 {
             fake.record(&record_bytes(&session(lport, 1)));
         }
-        let mut tcplife = module(Options { session_count: RowCount(3), ..Options::default() });
-        let table = fake.filled(&TABLE, &mut tcplife);
+        let tcplife = module(Options { session_count: RowCount(3), ..Options::default() });
+        let table = fake.filled(&TABLE, &tcplife);
         assert_eq!((table.len(), tcplife.events()), (3, Some(5)));
         assert_eq!(table.value(0, LPORT.column), Some(Atom::U32(5)));
         assert_eq!(table.value(2, LPORT.column), Some(Atom::U32(3)));
@@ -186,7 +188,7 @@ mod tests {
     fn a_duration_beyond_71_minutes_saturates() {
         let fake = Fake::new();
         fake.record(&record_bytes(&session(1, 5000)));
-        let table = fake.filled(&TABLE, &mut module(Options::default()));
+        let table = fake.filled(&TABLE, &module(Options::default()));
         assert_eq!(table.value(0, DURATION.column), Some(Atom::U32(u32::MAX)));
     }
 
@@ -196,7 +198,7 @@ mod tests {
         let mut named = session(1, 1);
         named.comm[..4].copy_from_slice(b"caf\xc3");
         fake.record(&record_bytes(&named));
-        let table = fake.filled(&TABLE, &mut module(Options::default()));
+        let table = fake.filled(&TABLE, &module(Options::default()));
         assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"caf\xc3")));
     }
 
@@ -205,8 +207,8 @@ mod tests {
         let fake = Fake::new();
         fake.record(&record_bytes(&session(1, 1)));
         fake.record(&record_bytes(&session(2, 1)));
-        let mut tcplife = module(Options { lport: Ports(vec![2]), ..Options::default() });
-        let table = fake.filled(&TABLE, &mut tcplife);
+        let tcplife = module(Options { lport: Ports(vec![2]), ..Options::default() });
+        let table = fake.filled(&TABLE, &tcplife);
         assert_eq!(table.len(), 1);
         assert_eq!(table.value(0, LPORT.column), Some(Atom::U32(2)));
     }
@@ -226,7 +228,7 @@ mod tests {
     fn half_a_record_is_passed_over() {
         let fake = Fake::new();
         fake.record(&[1, 2, 3]);
-        let table = fake.filled(&TABLE, &mut module(Options::default()));
+        let table = fake.filled(&TABLE, &module(Options::default()));
         assert!(table.is_empty());
     }
 }

@@ -3,11 +3,11 @@
 
 use super::shared::flows::{Flows, Moved};
 use super::shared::process_counts::ProcessCounts;
-use super::shared::tcp::{tell_ports, TRAFFIC};
+use super::shared::tcp::{note_ports, TRAFFIC};
 use crate::bpf::types::{self, flow, flow_stat, mark, set_numbers, sock_read};
 use crate::host::{command_word, exists, until_nul};
 use crate::kit::*;
-use crate::{maps, metrics, module_log, options};
+use crate::{maps, metrics, options};
 
 metrics! {
     TX: u64 = 0 "proc.io.net.total.tx" COUNTER BYTE "bytes sent over TCP";
@@ -53,10 +53,10 @@ pub const SPEC: Spec = Spec {
             [("highres", "bytes always count when they are moved"), ("buffer_page_count", "no buffer is needed")]
         {
             if setup.section.get(option)?.is_some() {
-                module_log!(info, "{option} has no effect: {why}.");
+                setup.section.info(format!("{option} has no effect: {why}."));
             }
         }
-        tell_ports(&options.dport, &options.lport);
+        note_ports(setup, &options.dport, &options.lport);
         Ok(Box::new(Tcpperpid::new(options, exists)))
     },
     ..Spec::NEW
@@ -106,14 +106,19 @@ impl Module for Tcpperpid {
         self.flows.plan(host, plan, constants, [&MARKS.def, &SENDS, &READS]);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self).table(&TABLE, Self::refresh).tick(Self::tick).losses(Self::losses).started()
+    }
+}
+
+impl Tcpperpid {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         let Tcpperpid { options, flows, processes, .. } = self;
         flows.look(kernel, &mut |moved| Self::add(options, processes, moved));
         for (pid, process) in processes.iter() {
             let name = [format!("{pid:06} ").as_bytes(), &process.comm].concat();
             table.process(pid, &name).set(TX, process.tx).set(RX, process.rx);
         }
-        Ok(())
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -122,7 +127,7 @@ impl Module for Tcpperpid {
         processes.tick(false, |pid, _| !exists(pid), |process| process.tx.wrapping_add(process.rx));
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each("table-full: calls on connections without a row in the table", kernel.rows(STATS).sum(flow_stat::lost));
     }
 }
@@ -142,7 +147,7 @@ mod tests {
 
     /// Reads the instances: name, bytes sent, bytes received.
     fn rows(module: &mut Tcpperpid, fake: &Fake) -> Vec<(String, u64, u64)> {
-        let table = fake.filled(&TABLE, module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         let number = |row, column| table.number(row, column).unwrap();
         let row = |row| (table.name(row), number(row, TX.column), number(row, RX.column));
         (0..table.len()).map(row).collect()

@@ -4,7 +4,7 @@
 use super::shared::tcp::{address, STATE, TRAFFIC};
 use crate::bpf::types::{self, retrans_owners, retrans_row, retrans_stat};
 use crate::kit::*;
-use crate::{maps, metrics, module_log, options, tracepoint};
+use crate::{maps, metrics, options, tracepoint};
 use std::collections::{BTreeMap, VecDeque};
 
 metrics! {
@@ -47,7 +47,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if setup.section.get("buffer_page_count")?.is_some() {
-            module_log!(info, "buffer_page_count has no effect: no buffer is needed.");
+            setup.section.info("buffer_page_count has no effect: no buffer is needed.");
         }
         Ok(Box::new(Tcpretrans::new(options)))
     },
@@ -122,7 +122,13 @@ impl Module for Tcpretrans {
         plan.entries(STATS.def.name, host.cpus);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self).table(&TABLE, Self::refresh).tick(Self::tick).losses(Self::losses).started()
+    }
+}
+
+impl Tcpretrans {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         self.harvest(kernel);
         let mut counts: BTreeMap<String, u64> = self.closed.iter().cloned().collect();
         for row in kernel.rows(ROWS).iter() {
@@ -134,7 +140,6 @@ impl Module for Tcpretrans {
         for (name, count) in &counts {
             table.named(name.as_bytes()).set(COUNT, *count);
         }
-        Ok(())
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -142,7 +147,7 @@ impl Module for Tcpretrans {
         self.claims.release_contested(kernel.rows(ROWS).iter().enumerate());
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each(
             "table-full: retransmissions on connections without a row in the table",
             kernel.rows(STATS).sum(retrans_stat::lost),
@@ -197,7 +202,7 @@ mod tests {
     }
 
     fn rows(module: &mut Tcpretrans, fake: &Fake) -> Vec<(String, u64)> {
-        let table = fake.filled(&TABLE, module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         (0..table.len()).map(|row| (table.name(row), table.number(row, COUNT.column).unwrap())).collect()
     }
 

@@ -5,7 +5,7 @@ use super::shared::tcp::{address, TRAFFIC};
 use crate::bpf::types::{self, flow, flow_stat, mark, set_numbers, sock_read};
 use crate::host::{comm, until_nul};
 use crate::kit::*;
-use crate::{maps, metrics, module_log, options};
+use crate::{maps, metrics, options};
 use std::collections::BTreeMap;
 use std::mem::take;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.interval == Interval::Never {
-            module_log!(warn, "with a negative interval there are no values");
+            setup.section.warn("with a negative interval there are no values");
         }
         Ok(Box::new(Tcptop::new(options, comm)))
     },
@@ -146,7 +146,17 @@ impl Module for Tcptop {
         self.flows.plan(host, plan, constants, [&MARKS.def, &SENDS, &READS]);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .tick(|module, kernel| module.tick_at(kernel, Instant::now()))
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl Tcptop {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         if self.options.interval == Interval::AtFetch {
             let Tcptop { flows, traffic, .. } = self;
             flows.look(kernel, &mut |moved| Self::add(traffic, moved));
@@ -164,14 +174,9 @@ impl Module for Tcptop {
                 .set(RX, line.rx)
                 .set(TX, line.tx);
         }
-        Ok(())
     }
 
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.tick_at(kernel, Instant::now());
-    }
-
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each("table-full: calls on connections without a row in the table", kernel.rows(STATS).sum(flow_stat::lost));
     }
 }
@@ -193,7 +198,7 @@ mod tests {
 
     /// Reads the rows: process, bytes received, bytes sent.
     fn rows(module: &mut Tcptop, fake: &Fake) -> Vec<(u32, u64, u64)> {
-        let table = fake.filled(&TABLE, module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         let number = |row, column| table.number(row, column).unwrap();
         let row = |row| (number(row, PID.column) as u32, number(row, RX.column), number(row, TX.column));
         (0..table.len()).map(row).collect()
@@ -268,7 +273,7 @@ mod tests {
         let fake = fake();
         put(&fake, (FLOWS, STATS), 1, ends(1, 1, 80), 20, 0);
         put(&fake, (FLOWS, STATS), 2, ends(1001, 2, 80), 10, 0);
-        let table = fake.filled(&TABLE, &mut module(Interval::AtFetch, 20));
+        let table = fake.filled_by(&TABLE, |kernel, table| module(Interval::AtFetch, 20).refresh(kernel, table));
         assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"curl")));
         assert_eq!(table.value(1, COMM.column), Some(Atom::Str(b"thread")));
         assert_eq!(table.value(1, LADDR.column), Some(Atom::Str(b"10.0.0.1")));

@@ -52,7 +52,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if !options.compile_test {
-            module_log!(info, "compile_test has no effect: what cannot be attached to is always left out.");
+            setup.section.info("compile_test has no effect: what cannot be attached to is always left out.");
         }
         let entries = options.tracepoints.required(setup.section, "tracepoints")?;
         let expression = |entry: &String| {
@@ -62,7 +62,7 @@ pub const SPEC: Spec = Spec {
         };
         let entries: Result<Vec<_>, SetupError> = entries.entries().iter().map(expression).collect();
         let finder = TracepointFinder { entries: entries?, process: options.process };
-        Ok(Box::new(Hits { finder, targets: TargetList::new(&TRACEPOINT), rows: ROWS, count: HITS }))
+        Ok(Box::new(Hits { finder, targets: TargetList::new(&TRACEPOINT), rows: ROWS, table: &TABLE, count: HITS }))
     },
     ..Spec::NEW
 };
@@ -143,7 +143,7 @@ mod tests {
         let entry = |entry: &&str| ((*entry).to_string(), Expression::new(&format!("^(?:{entry})$")).unwrap());
         let entries = entries.iter().map(entry).collect();
         let finder = TracepointFinder { entries, process: ProcessFilter::default() };
-        Hits { finder, targets: TargetList::new(&TRACEPOINT), rows: ROWS, count: HITS }
+        Hits { finder, targets: TargetList::new(&TRACEPOINT), rows: ROWS, table: &TABLE, count: HITS }
     }
 
     impl Hits<TracepointFinder> {
@@ -195,7 +195,7 @@ mod tests {
         let mut plan = Plan::default();
         module.find(&Events::of(&[&long]), &mut plan);
         assert_eq!(plan.targets[0].1.to_string(), long);
-        let table = Fake::new().with(ROWS, 8).filled(&TABLE, &mut module);
+        let table = Fake::new().with(ROWS, 8).filled(&TABLE, &Box::new(module).start(&Fake::new()));
         let names: Vec<&[u8]> =
             table.keys().iter().map(|key| if let Key::Name(name) = key { table.text(name) } else { b"" }).collect();
         assert_eq!(names, [long.as_bytes()]);
@@ -222,7 +222,7 @@ mod tests {
         fake.set(ROWS, 0, hit::count, 5);
         fake.set(ROWS, 16, hit::count, 2);
         fake.set(ROWS, 16 + 7, hit::count, 9);
-        let table = fake.filled(&TABLE, &mut module);
+        let table = fake.filled(&TABLE, &Box::new(module).start(&Fake::new()));
         let value = |row| table.value(row, 0);
         assert_eq!(table.len(), 8);
         assert_eq!((value(0), value(1), value(7)), (Some(Atom::U64(7)), Some(Atom::U64(0)), Some(Atom::U64(9))));

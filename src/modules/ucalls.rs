@@ -8,7 +8,6 @@ use crate::kit::*;
 use crate::process::{NoProbes, ProcessProbes};
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
-use std::time::Instant;
 use thiserror::Error;
 
 metrics! {
@@ -177,9 +176,21 @@ impl Module for Ucalls {
         plan.entries(STACKS.name, stacks);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .tick(Self::tick)
+            .due(|module| module.probes.due())
+            .waits_for(|module, _| module.probes.waits_for("calls"))
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl Ucalls {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         if self.sites.is_empty() {
-            return Ok(()); // nothing was ever attached
+            return; // nothing was ever attached
         }
         let mut sums: BTreeMap<Vec<u8>, [u64; 3]> = BTreeMap::new();
         for row in kernel.rows(ROWS).iter().filter(|row| row.get(uc_row::key) != 0) {
@@ -196,11 +207,6 @@ impl Module for Ucalls {
                 cells.set(AVERAGE, average / 1000).set(TOTAL, ns / 1000);
             }
         }
-        Ok(())
-    }
-
-    fn waits_for(&self, _section: &str) -> Option<String> {
-        self.probes.waits_for("calls")
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -235,11 +241,7 @@ impl Module for Ucalls {
         }
     }
 
-    fn due(&self) -> Option<Instant> {
-        self.probes.due()
-    }
-
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let stats = kernel.rows(STATS);
         each(BEYOND, self.probes.beyond());
         each("table-full: calls of methods without a row in the table", stats.sum(uc_stat::crowded));
@@ -298,12 +300,12 @@ mod tests {
         put(&fake, 1, b"a/B", b"f", [3, 10_000, 2]);
         put(&fake, 4, b"a.B", b"f", [1, 20_000, 1]);
         put(&fake, 5, b"a/B", b"g", [7, 0, 0]);
-        let table = fake.filled(&TABLE, &mut module(true));
+        let table = fake.filled_by(&TABLE, |kernel, table| module(true).refresh(kernel, table));
         let values = |row| [0, 1, 2].map(|column| table.value(row, column));
         assert_eq!(table.len(), 2);
         assert_eq!(values(0), [4, 10, 30].map(|value| Some(Atom::U64(value))));
         assert_eq!(values(1), [Some(Atom::U64(7)), None, None], "none was timed");
-        let table = fake.filled(&TABLE, &mut module(false));
+        let table = fake.filled_by(&TABLE, |kernel, table| module(false).refresh(kernel, table));
         assert_eq!((table.value(0, 0), table.value(0, 1)), (Some(Atom::U64(4)), None));
     }
 

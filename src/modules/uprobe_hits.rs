@@ -56,7 +56,7 @@ pub const SPEC: Spec = Spec {
         };
         let entries: Result<Vec<_>, SetupError> = list.entries().iter().map(split).collect();
         let finder = FunctionFinder { entries: entries?, process: options.process };
-        Ok(Box::new(Hits { finder, targets: TargetList::new(&FUNCTION), rows: ROWS, count: HITS }))
+        Ok(Box::new(Hits { finder, targets: TargetList::new(&FUNCTION), rows: ROWS, table: &TABLE, count: HITS }))
     },
     ..Spec::NEW
 };
@@ -108,7 +108,7 @@ mod tests {
     fn module(entries: &[(&str, &str)]) -> Hits<FunctionFinder> {
         let entries = entries.iter().map(|(library, symbol)| (library.to_string(), symbol.to_string())).collect();
         let finder = FunctionFinder { entries, process: ProcessFilter::default() };
-        Hits { finder, targets: TargetList::new(&FUNCTION), rows: ROWS, count: HITS }
+        Hits { finder, targets: TargetList::new(&FUNCTION), rows: ROWS, table: &TABLE, count: HITS }
     }
 
     fn plan(module: &mut Hits<FunctionFinder>) -> Plan {
@@ -131,7 +131,7 @@ mod tests {
         let fake = Fake::new().with(ROWS, 16);
         fake.set(ROWS, 1, hit::count, 3);
         fake.set(ROWS, 9, hit::count, 4);
-        let table = fake.filled(&TABLE, &mut module);
+        let table = fake.filled(&TABLE, &Box::new(module).start(&Fake::new()));
         assert_eq!(table.names(), ["c::malloc".into(), format!("{path}::free")]);
         assert_eq!((table.number(0, 0), table.number(1, 0)), (Some(0), Some(7)));
     }

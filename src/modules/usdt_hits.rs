@@ -106,7 +106,13 @@ struct UsdtFinder {
 fn hits(name: &str, entries: Vec<Entry>, process: ProcessFilter) -> Hits<UsdtFinder> {
     let probes = (!process.is_all()).then(|| ProcessProbes::new(name, process));
     let targets = if probes.is_some() { TargetList::by_process(&SITE) } else { TargetList::new(&SITE) };
-    Hits { finder: UsdtFinder { entries, known: Known::new(), probes }, targets, rows: ROWS, count: HITS }
+    Hits {
+        finder: UsdtFinder { entries, known: Known::new(), probes },
+        targets,
+        rows: ROWS,
+        table: &TABLE,
+        count: HITS,
+    }
 }
 
 /// Returns the probes that an entry matches. Their instances are named by the path as it is written, and the probe.
@@ -200,7 +206,8 @@ mod tests {
 
     fn make(lines: &str) -> Result<Plan, String> {
         let config = Config::parse("test.conf", format!("[u]\n{lines}\n").as_bytes()).unwrap();
-        let setup = Setup { section: &config.section("u").unwrap(), process_refresh: None };
+        let section = config.section("u").unwrap();
+        let setup = Setup::new(&section);
         let mut module = (SPEC.make)(&setup).map_err(|error| error.to_string())?;
         let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
         module.plan(&Host { cpus: 2, ..Host::SMALL }, &mut plan, &mut constants);
@@ -279,10 +286,11 @@ mod tests {
         let fake = Fake::new().with(ROWS, 16);
         fake.set(ROWS, 0, hit::count, 3);
         fake.set(ROWS, 8, hit::count, 4);
+        let module = Box::new(module).start(&fake);
         module.tick(&fake);
         let [(Target::Code { process, .. }, 0)] = fake.targets()[..] else { panic!("{:?}", fake.targets()) };
         assert_eq!(process, Some(pid));
-        let table = fake.filled(&TABLE, &mut module);
+        let table = fake.filled(&TABLE, &module);
         let Key::Name(name) = &table.keys()[0] else { panic!() };
         assert_eq!(table.text(name), format!("{exe}::passed__by").as_bytes());
         assert_eq!(table.value(0, 0), Some(Atom::U64(7)));

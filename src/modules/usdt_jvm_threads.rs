@@ -8,7 +8,6 @@ use crate::kit::*;
 use crate::process::{NoProbes, ProcessProbes, Sites};
 use crate::{maps, metrics, options, user_code};
 use std::path::PathBuf;
-use std::time::Instant;
 
 metrics! {
     START: u64 = 0 "usdt.jvm.threads.start" COUNTER COUNT "threads that JVMs started";
@@ -129,15 +128,22 @@ impl Module for JvmThreads {
         constants.jt_stride = counters().size(host, plan);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .tick(Self::tick)
+            .due(|module| module.probes.as_ref()?.due())
+            .waits_for(|module, _| module.probes.as_ref()?.waits_for("threads"))
+            .losses(|module, _, each| module.probes.iter().for_each(|probes| each(BEYOND, probes.beyond())))
+            .started()
+    }
+}
+
+impl JvmThreads {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         if self.probes.is_none() || self.seen {
             table.single().set(START, counters().sum(kernel, 0)).set(STOP, counters().sum(kernel, 1));
         }
-        Ok(())
-    }
-
-    fn waits_for(&self, _section: &str) -> Option<String> {
-        self.probes.as_ref()?.waits_for("threads")
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -145,13 +151,5 @@ impl Module for JvmThreads {
             probes.tick(kernel, &SITE, &mut find);
             self.seen |= probes.attached().next().is_some();
         }
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.probes.as_ref()?.due()
-    }
-
-    fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        self.probes.iter().for_each(|probes| each(BEYOND, probes.beyond()));
     }
 }

@@ -8,7 +8,6 @@ use crate::kit::*;
 use crate::process::{NoProbes, ProcessProbes};
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 metrics! {
     THREAD: u64 = 0 "proc.ustat.thread" COUNTER COUNT "threads that a runtime started";
@@ -78,11 +77,23 @@ impl Module for Ustat {
         plan.entries(STATS.def.name, host.cpus);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .tick(Self::tick)
+            .due(|module| module.probes.due())
+            .waits_for(|module, _| module.probes.waits_for("events"))
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl Ustat {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         let attached = self.probes.attached().filter(|&pid| exists(pid));
         let mut counts: BTreeMap<u32, [u64; EVENTS]> = attached.map(|pid| (pid, [0; EVENTS])).collect();
         if counts.is_empty() {
-            return Ok(()); // the rows may not have been touched yet
+            return; // the rows may not have been touched yet
         }
         // Two rows may be one process's, whose threads claimed them at once.
         for row in kernel.rows(ROWS).iter() {
@@ -95,11 +106,6 @@ impl Module for Ustat {
             let cells = cells.set(OBJECT, counts[Event::Object as usize]).set(CLASS, counts[Event::Class as usize]);
             cells.set(EXCEPT, counts[Event::Except as usize]).set(GC, counts[Event::Gc as usize]);
         }
-        Ok(())
-    }
-
-    fn waits_for(&self, _section: &str) -> Option<String> {
-        self.probes.waits_for("events")
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -127,13 +133,9 @@ impl Module for Ustat {
         claims.release_contested(rows.iter().enumerate());
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each(BEYOND, self.probes.beyond());
         each("table-full: events of processes without a row in the table", kernel.rows(STATS).sum(us_stat::crowded));
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.probes.due()
     }
 }
 
@@ -150,7 +152,7 @@ mod tests {
     fn ustat(lines: &str) -> Result<Ustat, String> {
         let config = Config::parse("test.conf", format!("[u]\n{lines}\n").as_bytes()).unwrap();
         let section = config.section("u").unwrap();
-        (SPEC.make)(&Setup { section: &section, process_refresh: None }).map_err(|error| error.to_string())?;
+        (SPEC.make)(&Setup::new(&section)).map_err(|error| error.to_string())?;
         let options = Options::read(&section).unwrap();
         Ok(Ustat {
             language: options.language,
@@ -185,7 +187,7 @@ mod tests {
             fake.set(ROWS, place, us_row::claims, 1);
             fake.set(ROWS, place, gc, collections);
         }
-        let table = fake.filled(&TABLE, &mut module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         let name = table.keys()[0].clone();
         assert!(
             matches!(&name, Key::Pid(pid, text) if *pid == child.id() && table.text(text) == pid.to_string().as_bytes())
@@ -195,7 +197,7 @@ mod tests {
         child.wait().unwrap();
         std::thread::sleep(Duration::from_secs(1)); // as ticks are
         module.tick(&fake);
-        let table = fake.filled(&TABLE, &mut module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         assert_eq!((table.len(), fake.targets().len()), (0, 0));
         let kernel: &dyn Kernel = &fake;
         let rows: Vec<[u64; 3]> = kernel

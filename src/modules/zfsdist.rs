@@ -27,7 +27,8 @@ mod tests {
     fn the_option_process_is_the_filter_of_its_own_programs() {
         for (line, filters) in [("process = somebody", true), ("", false)] {
             let config = Config::parse("test.conf", format!("[z]\n{line}\n").as_bytes()).unwrap();
-            let setup = Setup { section: &config.section("z").unwrap(), process_refresh: None };
+            let section = config.section("z").unwrap();
+            let setup = Setup::new(&section);
             let (mut plan, mut constants) = (Plan { number: 5, ..Plan::default() }, crate::bpf::constants());
             let host = Host { cpus: 2, ..Host::SMALL };
             (SPEC.make)(&setup).unwrap().plan(&host, &mut plan, &mut constants);

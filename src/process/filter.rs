@@ -7,7 +7,7 @@ use crate::bpf::record;
 use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_slot, filter_stat, rodata};
 use crate::host::{Process, Watch};
 use crate::kit::{
-    Arrivals, Fake, Hook, Host, Kernel, Module, OptionType, OwnedTable, Plan, RefreshError, Rows, Spec, Table, Tier,
+    Arrivals, EachLoss, Fake, Hook, Host, Kernel, Module, OptionType, OwnedTable, Plan, Rows, Running, Spec, Tier,
     NEEDS_BTF,
 };
 use crate::{maps, tracepoint};
@@ -234,10 +234,12 @@ impl Module for Filters {
         plan.entries(ASKS.name, RING);
     }
 
-    fn refresh(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Result<(), RefreshError> {
-        Ok(())
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self).tick(Self::tick).woken(Self::woken).waits_for(Self::waits_for).losses(Self::losses).started()
     }
+}
 
+impl Filters {
     /// Runs after the ticks of the modules.
     fn tick(&mut self, kernel: &dyn Kernel) {
         if self.filters.iter().all(|filter| filter.watch.is_first()) {
@@ -268,7 +270,7 @@ impl Module for Filters {
         is_empty.then(|| format!("no running process is what `process = {}` means", watch.filter().show()))
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let stats = kernel.rows(STATS);
         each("table-full: processes that are not counted since too many are", stats.sum(filter_stat::full));
         each(

@@ -4,7 +4,9 @@ use super::runner::{Runnable, Runner};
 use super::state::SharedState;
 use super::tables::ScriptTable;
 use crate::bpf::types;
-use crate::kit::{Host, Kernel, Module, Plan, RefreshError, Table};
+use crate::kit::{
+    EachLoss, Host, Kernel, Module, Plan, RefreshError, Running, ScriptState, Starting, State, Table, TableSpec,
+};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,15 +32,26 @@ impl Drop for ScriptModule {
 }
 
 impl Module for ScriptModule {
-    fn plan(&mut self, _host: &Host, _plan: &mut Plan, _constants: &mut types::rodata) {
+    fn plan(&mut self, _host: &Host, _plan: &mut Plan, _constants: &mut types::rodata) {}
+
+    fn start(mut self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         if let Some((file, name)) = self.names.take() {
             self.runner.run(Runnable { file, name, state: self.state.clone() });
         }
+        let (name, state) = (self.name.clone(), self.state.clone());
+        let specs: Vec<&'static TableSpec> = self.tables.iter().map(|own| own.spec).collect();
+        let running =
+            Running::of(*self).state(|_| State::Script(Box::new(Script { name, state }))).losses(Self::losses);
+        let tables = specs.into_iter().enumerate();
+        let add =
+            |running: Starting<Self>, (at, spec)| running.table(spec, move |module, _, table| module.fill(at, table));
+        tables.fold(running, add).started()
     }
+}
 
-    fn refresh(&mut self, _kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        let own = self.tables.iter().find(|own| table.is(own.spec));
-        let own = own.ok_or_else(|| RefreshError("not served".into()))?;
+impl ScriptModule {
+    fn fill(&mut self, at: usize, table: &mut Table) -> Result<(), RefreshError> {
+        let own = &self.tables[at];
         let mut state = self.state.get();
         let filled = own.fill(&state, table);
         let is_wanted = own.is_data() && state.read(Instant::now());
@@ -49,17 +62,25 @@ impl Module for ScriptModule {
         filled
     }
 
-    fn life(&self) -> Option<(&'static str, String)> {
-        Some(self.state.get().life())
-    }
-
-    fn script(&self, most: usize) -> Option<String> {
-        Some(self.state.get().json(&self.name, most))
-    }
-
-    fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, _kernel: &dyn Kernel, each: EachLoss<'_>) {
         let state = self.state.get();
         each(UNREAD, state.unread_lines);
         each(LOST, state.lost_events);
+    }
+}
+
+/// State of a script, for the agent's own metrics.
+struct Script {
+    name: String,
+    state: SharedState,
+}
+
+impl ScriptState for Script {
+    fn life(&self) -> (&'static str, String) {
+        self.state.get().life()
+    }
+
+    fn json(&self, most: usize) -> String {
+        self.state.get().json(&self.name, most)
     }
 }

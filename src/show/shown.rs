@@ -37,7 +37,7 @@ impl Shown {
         show_arguments(settings.show_arguments);
         let mut left_out = Vec::new();
         let of_agent = selected.iter().any(|selected| selected.table.section.is_empty());
-        let (mut made, status) = match of_agent {
+        let (made, status) = match of_agent {
             true => {
                 let path = config.path().to_owned();
                 let config: Result<_, ConfigError> = Ok(config);
@@ -47,20 +47,19 @@ impl Shown {
             }
             false => (made(&config, &settings, &mut modules, &set, &mut left_out)?, None),
         };
+        let mut set = ModuleSet::load(made, options.common.btf.clone());
         for (module, made_of) in std::mem::take(&mut of_site.modules) {
-            made.add(&module, made_of);
+            set.add(PreparedModules::alone(&module, made_of));
             modules.push(module);
         }
-        let mut set = ModuleSet::load(made, options.common.btf.clone());
         if settings.drop_privileges {
             drop_privileges(&modules);
         }
-        for (module, outcome) in modules.iter().zip(set.outcomes()) {
-            left_out.extend(outcome.err().map(|failure| (module.settings.section.clone(), failure.to_string())));
-        }
-        for (module, pair) in modules.iter().zip(set.pairs()) {
-            let failed = pair.filter(|pair| pair.state == "failed");
-            left_out.extend(failed.map(|pair| (module.settings.section.clone(), pair.error.clone())));
+        let is_one = |name: &str| modules.iter().any(|module| module.settings.section == name);
+        for (_, loaded) in set.sets().modules().filter(|(_, loaded)| is_one(&loaded.name)) {
+            let reason = loaded.running.as_ref().err().map(ToString::to_string);
+            let of_pair = loaded.pair().filter(|pair| pair.state == "failed").map(|pair| pair.error);
+            left_out.extend(reason.or(of_pair).map(|reason| (loaded.name.to_string(), reason)));
         }
         if let Some(status) = status {
             set.serve_status(status);
@@ -161,8 +160,7 @@ fn made(
     set: &[SetOption],
     left_out: &mut Vec<(String, String)>,
 ) -> Result<PreparedModules, ShowError> {
-    let refresh = settings.process_refresh;
-    let error = match prepared_modules(config, modules, refresh) {
+    let error = match prepared_modules(config, modules, settings) {
         Ok(made) => return Ok(made),
         Err(error) => error,
     };
@@ -170,9 +168,9 @@ fn made(
         return Err(error);
     }
     modules.retain(|module| {
-        let made = prepared_modules(config, std::slice::from_ref(module), refresh);
+        let made = prepared_modules(config, std::slice::from_ref(module), settings);
         left_out.extend(made.as_ref().err().map(|error| (module.settings.section.clone(), error.to_string())));
         made.is_ok()
     });
-    Ok(prepared_modules(config, modules, refresh)?)
+    Ok(prepared_modules(config, modules, settings)?)
 }

@@ -9,7 +9,7 @@ use crate::kit::Module;
 use crate::pcpconf::PcpConf;
 use crate::privilege::{confine_to_scripts, hold};
 use crate::script::{Others, Scripts};
-use crate::user::{pairs_of, read_directory, read_file, section_of, set_pair_options, PairFiles, PairOptions};
+use crate::user::{pairs_of, read_directory, read_file, section_of, PairFiles, PairOptions};
 use caps::CapsHashSet;
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl OfSite {
         let (common, conf) = (&options.common, PcpConf::load());
         let wanted: Vec<String> = names.iter().map(|name| of.local(name).to_owned()).collect();
         let (btf, allow_helpers) = (common.btf.clone(), settings.allow_helpers.clone());
-        set_pair_options(PairOptions { btf, allow_helpers });
+        let pair_options = PairOptions { btf, allow_helpers };
         let files = if wanted.is_empty() { Vec::new() } else { read_directory(&programs(common, &conf)) };
         let mut files: Vec<PairFiles> =
             files.into_iter().filter(|files| is_one(&section_of(&files.name), "user", &wanted)).collect();
@@ -53,7 +53,7 @@ impl OfSite {
             of.nodes.push((String::new(), section));
             files.push(own);
         }
-        for (module, pair) in pairs_of(files, &settings.prefix, None, &[], &BTreeMap::new()) {
+        for (module, pair) in pairs_of(files, &pair_options, &settings.prefix, None, &[], &BTreeMap::new()) {
             if module.tables().next().is_none() {
                 return Err(ShowError::NotLoaded(format!("{}: {}", module.settings.section, pair.status().error)));
             }

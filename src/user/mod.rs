@@ -20,7 +20,7 @@ mod watch;
 mod words;
 mod yaml;
 
-pub use crate::loader::{set_pair_options, PairOptions};
+pub use crate::loader::PairOptions;
 pub use config::{Buckets, CgroupMap, CountedEvents, Counter, Decoder, Histogram, Label, PairConfig, PairError};
 pub use decode::{covered, cut, decode, Undecoded};
 pub use directory::{read_directory, read_file, read_pairs, read_trusted, PairFiles};

@@ -12,8 +12,10 @@ use super::rows::{fill_buckets, fill_counter, fill_series};
 use super::series::{keeps_cpu, CounterSeries, HistogramSeries, Scale, Served, Skipped, Texts};
 use super::tables::{leak, ServedMetric, Tables};
 use crate::bpf::types;
-use crate::kit::{excerpt, Host, Kernel, Layout, Module, PairStatus, Plan, RefreshError, Table, TableSpec};
-use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, PairSetup, PinRequest};
+use crate::kit::{
+    excerpt, EachLoss, Host, Kernel, Layout, Module, PairStatus, Plan, RefreshError, Running, State, Table,
+};
+use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, PairOptions, PairSetup, PinRequest};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
@@ -33,6 +35,7 @@ const EVENTS_EVERY: Duration = Duration::from_millis(100);
 /// The module of a pair.
 pub struct PairModule {
     files: Files,
+    options: PairOptions,
     object: Option<Vec<u8>>,
     metrics: Vec<PairMetric>,
     names: Names,
@@ -94,7 +97,7 @@ struct KeptHistogram {
 /// A histogram's map as it was read for one of its tables, kept for the other.
 struct Read {
     at: Instant,
-    by: u32,
+    as_buckets: bool,
     series: HistogramSeries,
 }
 
@@ -197,7 +200,7 @@ fn maps(metrics: &[PairMetric], files: &Files, known: &BTreeMap<String, PairMap>
 
 impl PairModule {
     /// Makes the module of a pair's files, and the metrics that it serves. Errors are in its status.
-    pub fn new(files: PairFiles) -> (PairModule, Vec<ServedMetric>) {
+    pub fn new(files: PairFiles, options: PairOptions) -> (PairModule, Vec<ServedMetric>) {
         let PairFiles { name, yaml, text, object, bytes } = files;
         let files = Files { name, yaml: yaml.display().to_string(), object: object.display().to_string() };
         let config = text.map_err(|error| vec![error]).and_then(|text| PairConfig::parse(&files.yaml, &text));
@@ -247,6 +250,7 @@ impl PairModule {
         let metrics = metrics.collect();
         let module = PairModule {
             files,
+            options,
             object,
             metrics,
             names: Names::default(),
@@ -325,7 +329,7 @@ impl PairModule {
     fn open(&mut self) -> Option<OpenPair> {
         let bytes = self.object.take()?;
         // Map names of the kernel's own sections begin with it.
-        match OpenPair::open(&super::tables::word(&self.files.name), bytes) {
+        match OpenPair::open(&super::tables::word(&self.files.name), bytes, &self.options) {
             Ok(opened) => Some(opened),
             Err(refusal) => {
                 let error = self.refused("object", &refusal);
@@ -556,20 +560,40 @@ fn sentences(errors: &[PairError]) -> String {
 }
 
 impl Module for PairModule {
-    /// Loads the pair here, since it has an object of its own: the agent's object is loaded next, by the same thread.
-    fn plan(&mut self, _host: &Host, _plan: &mut Plan, _constants: &mut types::rodata) {
+    /// Plans nothing: the pair has an object of its own.
+    fn plan(&mut self, _host: &Host, _plan: &mut Plan, _constants: &mut types::rodata) {}
+
+    fn start(mut self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         self.load();
+        let status = self.status.clone();
+        let tables: Vec<Tables> = self.metrics.iter().map(|metric| metric.tables).collect();
+        let mut running = Running::of(*self)
+            .tick(Self::tick)
+            .woken(|pair, _| pair.read_events())
+            .due(Self::due)
+            .losses(Self::losses)
+            .let_go(|pair| drop(pair.loaded.take_if(|loaded| loaded.can_let_go())))
+            .state(|pair| {
+                let pair = pair.clone();
+                let runs = move || Some(pair.idle()?.loaded.as_ref().map_or((0, 0), LoadedPair::runs));
+                State::Pair(status, Box::new(runs))
+            });
+        for (metric, Tables { series, buckets }) in tables.into_iter().enumerate() {
+            for (spec, as_buckets) in
+                series.map(|spec| (spec, false)).into_iter().chain(buckets.map(|spec| (spec, true)))
+            {
+                running = running.table(spec, move |pair, _, table| pair.fill(metric, as_buckets, table));
+            }
+        }
+        running.started()
     }
+}
 
-    fn pair(&self) -> Option<PairStatus> {
-        let (runs, time) = self.loaded.as_ref().map_or((0, 0), LoadedPair::runs);
-        Some(PairStatus { runs, time, ..self.status.clone() })
-    }
-
-    fn refresh(&mut self, _kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+impl PairModule {
+    /// Fills a table of a metric: its series, or the buckets of these.
+    fn fill(&mut self, metric: usize, as_buckets: bool, table: &mut Table) -> Result<(), RefreshError> {
         let PairModule { metrics, loaded, names, status, undecoded, cut, files, .. } = self;
-        let is_own = |metric: &&mut PairMetric| metric.tables.all().any(|spec| table.is(spec));
-        let metric = metrics.iter_mut().find(is_own).ok_or_else(|| RefreshError("not served".into()))?;
+        let metric = &mut metrics[metric];
         let loaded = loaded.as_ref().filter(|_| status.state != "failed");
         let loaded = loaded.ok_or_else(|| RefreshError(status.error.clone()))?;
         let map = metric.map.as_ref().map_err(|error| RefreshError(error.to_string()))?;
@@ -597,8 +621,7 @@ impl Module for PairModule {
             }
             What::Histogram(histogram) => {
                 let KeptHistogram { declared, served, scale, tops, read: kept, windows } = &mut **histogram;
-                let cluster = table.cluster().unwrap_or(0);
-                let taken = kept.take().filter(|kept| kept.by != cluster && kept.at.elapsed() < SAME_FETCH);
+                let taken = kept.take().filter(|kept| kept.as_buckets != as_buckets && kept.at.elapsed() < SAME_FETCH);
                 let (series, is_first) = match taken {
                     Some(taken) => (taken.series, false),
                     None => {
@@ -609,7 +632,7 @@ impl Module for PairModule {
                         (series, true)
                     }
                 };
-                match metric.tables.buckets.is_some_and(|spec| table.is(spec)) {
+                match as_buckets {
                     true => {
                         let cut = fill_buckets(table, labels, scale, tops, &series, declared.max_instances);
                         note(&Skipped { cut, ..Skipped::default() });
@@ -617,7 +640,7 @@ impl Module for PairModule {
                     false => fill_series(table, labels, scale, windows.as_ref(), &series),
                 }
                 if is_first {
-                    *kept = Some(Read { at: Instant::now(), by: cluster, series });
+                    *kept = Some(Read { at: Instant::now(), as_buckets, series });
                 }
             }
         }
@@ -636,20 +659,12 @@ impl Module for PairModule {
         }
     }
 
-    fn let_go(&mut self) {
-        self.loaded.take_if(|loaded| loaded.can_let_go());
-    }
-
-    fn woken(&mut self, _kernel: &dyn Kernel) {
-        self.read_events();
-    }
-
     fn due(&self) -> Option<Instant> {
         let counts_events = self.loaded.is_some() && self.metrics.iter().any(|metric| metric.what.counts_events());
         counts_events.then(|| self.events_read + EVENTS_EVERY)
     }
 
-    fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, _kernel: &dyn Kernel, each: EachLoss<'_>) {
         each(UNDECODED, self.undecoded);
         let events = || {
             self.metrics.iter().filter_map(|metric| match &metric.what {
@@ -661,36 +676,5 @@ impl Module for PairModule {
             each(LOST, events().map(|events| events.lost).sum());
         }
         each(CUT, self.cut + events().map(|events| events.cut).sum::<u64>());
-    }
-}
-
-impl Tables {
-    /// Returns the declarations of a metric's tables.
-    fn all(&self) -> impl Iterator<Item = &'static TableSpec> {
-        self.series.into_iter().chain(self.buckets)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_several_programs_have_in_common_is_said_once() {
-        let error = |place: &str, reason: &str| PairError {
-            file: "a.bpf.o".into(),
-            place: place.into(),
-            reason: reason.into(),
-        };
-        let errors = [error("program a", "no"), error("program b", "no"), error("program c", "why"), error("d", "no")];
-        assert_eq!(sentences(&errors), "a.bpf.o: program a, program b: no; a.bpf.o: program c: why; a.bpf.o: d: no");
-        let many = ["a", "b", "c", "d", "e"].map(|place| error(place, "no"));
-        assert_eq!(sentences(&many), "a.bpf.o: a, b, c and 2 more: no");
-        assert_eq!((sentences(&many[..1]), sentences(&[])), ("a.bpf.o: a: no".into(), String::new()));
-    }
-
-    #[test]
-    fn the_configuration_names_what_the_loader_looks_for() {
-        assert!(crate::loader::guarded_helpers().eq(crate::config::GUARDED_HELPERS));
     }
 }

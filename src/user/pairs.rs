@@ -7,6 +7,7 @@ use super::tables::{kept, leak, word, ServedMetric, Tables};
 use crate::catalog::EnabledModule;
 use crate::config::ModuleSettings;
 use crate::kit::{Need, Spec, TableSpec};
+use crate::loader::PairOptions;
 use crate::state::{ClusterFile, Clusters};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,8 +42,8 @@ pub fn section_beside(name: &str) -> String {
 }
 
 /// True if a pair has no error that can be found without loading it.
-pub fn is_right(files: &PairFiles) -> bool {
-    let (mut pair, _) = PairModule::new(files.clone());
+pub fn is_right(files: &PairFiles, options: &PairOptions) -> bool {
+    let (mut pair, _) = PairModule::new(files.clone(), options.clone());
     pair.check();
     pair.status().state != "failed"
 }
@@ -52,6 +53,7 @@ pub fn is_right(files: &PairFiles) -> bool {
 /// after its file.
 pub fn pairs_of(
     files: Vec<PairFiles>,
+    options: &PairOptions,
     prefix: &str,
     state: Option<&ClusterFile>,
     others: &[u16],
@@ -61,7 +63,7 @@ pub fn pairs_of(
         return Vec::new();
     }
     let mut clusters = state.map_or_else(|| Clusters::none(CLUSTERS), |file| file.load(CLUSTERS));
-    let pairs = pairs(files, prefix, &mut clusters, others, taken);
+    let pairs = pairs(files, options, prefix, &mut clusters, others, taken);
     if let Some(file) = state {
         file.save(&clusters);
     }
@@ -69,8 +71,8 @@ pub fn pairs_of(
 }
 
 /// Makes a pair that is not served: names of metrics are checked, and clusters mean nothing.
-pub fn pair_alone(files: PairFiles) -> PairModule {
-    let mut pairs = pairs(vec![files], "", &mut Clusters::none(CLUSTERS), &[], &BTreeMap::new());
+pub fn pair_alone(files: PairFiles, options: &PairOptions) -> PairModule {
+    let mut pairs = pairs(vec![files], options, "", &mut Clusters::none(CLUSTERS), &[], &BTreeMap::new());
     // There is one module for each pair.
     pairs.pop().map(|(_, pair)| pair).expect("a pair of the files")
 }
@@ -78,6 +80,7 @@ pub fn pair_alone(files: PairFiles) -> PairModule {
 /// Makes modules of pairs, each with its served tables. `prefix` is that of the metrics' names; clusters of others are `reserved`.
 pub fn pairs(
     files: Vec<PairFiles>,
+    options: &PairOptions,
     prefix: &str,
     clusters: &mut Clusters,
     reserved: &[u16],
@@ -90,7 +93,7 @@ pub fn pairs(
         let (mut name, file) = (word(&files.name), files.yaml.display().to_string());
         let own = own_name(&files.name);
         let runs_before = taken.get(&section_of(&name)) == Some(&files.name);
-        let (mut module, mut metrics) = PairModule::new(files);
+        let (mut module, mut metrics) = PairModule::new(files, options.clone());
         if !names.insert(section_of(&name)) {
             let reason = match runs_before {
                 true => {

@@ -13,20 +13,14 @@ mod metadata;
 mod names;
 mod product;
 mod profile;
+mod served;
 mod state;
 mod values;
 
-use corebcc::{
-    agent::Source,
-    pcp::{Desc, Pmid},
-};
+use corebcc::pcp::Desc;
 use reference::Reference;
 
 /// Returns the descriptors of all metrics of the reference agent, without aliases.
 fn descs() -> Vec<Desc> {
-    let source = Reference::default();
-    let mut pmids: Vec<Pmid> = source.names().into_iter().map(|(_, pmid)| pmid).collect();
-    pmids.sort();
-    pmids.dedup();
-    pmids.into_iter().map(|pmid| source.desc(pmid).unwrap()).collect()
+    served::descs(&Reference::default())
 }

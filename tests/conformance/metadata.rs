@@ -1,14 +1,14 @@
 //! Descriptors, instances and help (16 to 19, 41 to 47).
 
 use crate::{
-    descs,
     reference::{
         pmcd::{self, decode, word, Pmcd},
-        pmid, Reference, DOMAIN, EMPTY, LAST, THREE,
+        pmid, Reference, DOMAIN, EMPTY, THREE,
     },
+    served::{each, Facts},
 };
 use corebcc::{
-    pcp::{Indom, InstId, IN_NULL},
+    pcp::{Indom, InstId, Pmid, IN_NULL},
     pdu::{Pdu, PduType},
 };
 
@@ -17,41 +17,47 @@ const INDOM: i32 = -12359;
 
 #[test]
 fn c16_known_pmid_is_described_exactly() {
-    let mut pmcd = Pmcd::connected();
-    for desc in descs() {
-        let reply = pmcd.ask(&pmcd::desc(desc.pmid));
-        assert_eq!([0, 4].map(|at| word(&reply, at)), [32, 0x7005]);
-        let told = [12, 16, 20, 24, 28].map(|at| word(&reply, at));
-        assert_eq!(told, [desc.pmid.0, desc.ty.0 as u32, desc.indom.0, desc.sem.0 as u32, desc.units.0]);
-    }
+    each(|served| {
+        for desc in served.descs() {
+            let reply = served.ask(&pmcd::desc(desc.pmid));
+            assert_eq!([0, 4].map(|at| word(&reply, at)), [32, 0x7005]);
+            let told = [12, 16, 20, 24, 28].map(|at| word(&reply, at));
+            assert_eq!(told, [desc.pmid.0, desc.ty.0 as u32, desc.indom.0, desc.sem.0 as u32, desc.units.0]);
+        }
+    });
 }
 
 #[test]
 fn c17_unknown_item_and_cluster_are_pmid_errors() {
-    let mut pmcd = Pmcd::connected();
-    for unknown in [pmid(0, 12), pmid(9, 0), pmid(4095, 1023)] {
-        assert_eq!(pmcd.error(&pmcd::desc(unknown)), -12358);
-    }
+    each(|served| {
+        let Facts { unknown, domain, single, .. } = served.facts();
+        for pmid in unknown.into_iter().chain([Pmid::new(domain + 1, single.cluster(), single.item())]) {
+            assert_eq!(served.error(&pmcd::desc(pmid)), -12358, "{pmid}");
+            assert_eq!(served.fetch(&[pmid])[0].numval, -12358, "{pmid}");
+        }
+    });
 }
 
 #[test]
 fn c18_the_low_byte_of_units_is_zero() {
-    let mut pmcd = Pmcd::connected();
-    for desc in descs() {
-        assert_eq!(pmcd.ask(&pmcd::desc(desc.pmid))[31], 0, "{}", desc.pmid);
-    }
+    each(|served| {
+        for desc in served.descs() {
+            assert_eq!(served.ask(&pmcd::desc(desc.pmid))[31], 0, "{}", desc.pmid);
+        }
+    });
 }
 
 #[test]
 fn c19_all_identifiers_carry_the_domain() {
-    let mut pmcd = Pmcd::connected();
-    for (_, name) in pmcd::names(&pmcd.ask(&pmcd::traverse("capt"))) {
-        let pmid = word(&pmcd.ask(&pmcd::lookup(&name)), 20);
-        let desc = pmcd.ask(&pmcd::desc(corebcc::pcp::Pmid(pmid)));
-        let indom = Indom(word(&desc, 20));
-        assert_eq!(pmid >> 22, DOMAIN);
-        assert!(indom == Indom::NULL || indom.domain() == DOMAIN, "{name}: {indom}");
-    }
+    each(|served| {
+        let Facts { root, domain, .. } = served.facts();
+        for (_, name) in pmcd::names(&served.ask(&pmcd::traverse(root))) {
+            let pmid = word(&served.ask(&pmcd::lookup(&name)), 20);
+            let indom = Indom(word(&served.ask(&pmcd::desc(Pmid(pmid))), 20));
+            assert_eq!(pmid >> 22, domain);
+            assert!(indom == Indom::NULL || indom.domain() == domain, "{name}: {indom}");
+        }
+    });
 }
 
 /// Returns the instances in an INSTANCE.
@@ -62,19 +68,24 @@ fn entries(reply: &[u8]) -> Vec<(InstId, String)> {
 
 #[test]
 fn c41_a_whole_domain_is_listed_regardless_of_the_profile() {
-    let mut pmcd = Pmcd::connected();
-    pmcd.tell(&pmcd::profile(true, &[(THREE, true, &[])]));
-    let all = entries(&pmcd.ask(&pmcd::instance(THREE, IN_NULL, "")));
-    assert_eq!(all, [(0, "bin-100".to_string()), (5, "sda 8:0".to_string()), (LAST, "last".to_string())]);
+    each(|served| {
+        let Facts { indom, instances, .. } = served.facts();
+        served.tell(&pmcd::profile(true, &[(indom, true, &[])]));
+        let all = entries(&served.ask(&pmcd::instance(indom, IN_NULL, "")));
+        assert!(all.iter().map(|(id, name)| (*id, &**name)).eq(instances.iter().copied()), "{all:?}");
+    });
 }
 
 #[test]
 fn c42_an_id_yields_its_name_and_a_name_its_id() {
-    let mut pmcd = Pmcd::connected();
-    assert_eq!(entries(&pmcd.ask(&pmcd::instance(THREE, 5, ""))), [(IN_NULL, "sda 8:0".to_string())]);
-    assert_eq!(entries(&pmcd.ask(&pmcd::instance(THREE, 0, ""))), [(IN_NULL, "bin-100".to_string())]);
-    assert_eq!(entries(&pmcd.ask(&pmcd::instance(THREE, IN_NULL, "last"))), [(LAST, String::new())]);
-    assert_eq!(pmcd.error(&pmcd::instance(THREE, 5, "sda")), INST, "both make no sense");
+    each(|served| {
+        let Facts { indom, instances, .. } = served.facts();
+        for (id, name) in instances {
+            assert_eq!(entries(&served.ask(&pmcd::instance(indom, *id, ""))), [(IN_NULL, (*name).into())]);
+            assert_eq!(entries(&served.ask(&pmcd::instance(indom, IN_NULL, name))), [(*id, String::new())]);
+            assert_eq!(served.error(&pmcd::instance(indom, *id, name)), INST, "both make no sense");
+        }
+    });
 }
 
 #[test]
@@ -89,16 +100,19 @@ fn c43_the_first_word_matches_and_another_second_word_does_not() {
 
 #[test]
 fn c44_unknown_instances_and_domains_are_told_apart() {
-    let mut pmcd = Pmcd::connected();
-    let unknown = Indom::new(DOMAIN, 9);
-    assert_eq!(pmcd.error(&pmcd::instance(THREE, 6, "")), INST);
-    assert_eq!(pmcd.error(&pmcd::instance(THREE, 0x8000_0000, "")), INST);
-    assert_eq!(pmcd.error(&pmcd::instance(THREE, IN_NULL, "sdb")), INST);
-    for (inst, name) in [(IN_NULL, ""), (0, ""), (IN_NULL, "x"), (5, "x")] {
-        assert_eq!(pmcd.error(&pmcd::instance(unknown, inst, name)), INDOM);
-    }
-    assert_eq!(pmcd.error(&pmcd::instance(EMPTY, 0, "")), INST);
-    assert_eq!(pmcd.ask(&pmcd::instance(EMPTY, IN_NULL, "")).len(), 20);
+    each(|served| {
+        let Facts { domain, indom, missing, empty, unknown_indom, .. } = served.facts();
+        for (inst, name) in [(missing, ""), (0x8000_0000, ""), (IN_NULL, "nobody")] {
+            assert_eq!(served.error(&pmcd::instance(indom, inst, name)), INST, "{inst} {name}");
+        }
+        for unknown in [unknown_indom, Indom::new(domain + 1, 0)] {
+            for (inst, name) in [(IN_NULL, ""), (0, ""), (IN_NULL, "x"), (5, "x")] {
+                assert_eq!(served.error(&pmcd::instance(unknown, inst, name)), INDOM, "{unknown}");
+            }
+        }
+        assert_eq!(served.error(&pmcd::instance(empty.1, 0, "")), INST);
+        assert_eq!(served.ask(&pmcd::instance(empty.1, IN_NULL, "")).len(), 20);
+    });
 }
 
 #[test]

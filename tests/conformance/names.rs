@@ -4,65 +4,95 @@ use crate::reference::{
     pmcd::{self, names, word, Pmcd},
     pmid, Reference,
 };
+use crate::served::{each, Facts};
 use corebcc::pcp::Pmid;
+use std::collections::BTreeSet;
 
 const NAME: i32 = -12357;
 
 #[test]
 fn c48_every_name_below_the_root_resolves_and_back() {
-    let mut pmcd = Pmcd::connected();
-    let all = names(&pmcd.ask(&pmcd::traverse("capt")));
-    assert_eq!(all.len(), 26);
-    for (status, name) in &all {
-        assert_eq!(*status, None);
-        let reply = pmcd.ask(&pmcd::lookup(name));
-        assert_eq!([0, 4, 12, 16].map(|at| word(&reply, at)), [24, 0x700d, 0, 1]);
-        let pmid = Pmid(word(&reply, 20));
-        assert_eq!(word(&pmcd.ask(&pmcd::desc(pmid)), 12), pmid.0);
-        assert!(names(&pmcd.ask(&pmcd::names_of(pmid))).contains(&(None, name.clone())));
-    }
-    let both = names(&pmcd.ask(&pmcd::names_of(pmid(0, 0))));
+    each(|served| {
+        let all = names(&served.ask(&pmcd::traverse(served.facts().root)));
+        let described: BTreeSet<Pmid> = served.descs().iter().map(|desc| desc.pmid).collect();
+        let mut found = BTreeSet::new();
+        for (status, name) in &all {
+            assert_eq!(*status, None);
+            let reply = served.ask(&pmcd::lookup(name));
+            assert_eq!([0, 4, 12, 16].map(|at| word(&reply, at)), [24, 0x700d, 0, 1]);
+            let pmid = Pmid(word(&reply, 20));
+            assert_eq!(word(&served.ask(&pmcd::desc(pmid)), 12), pmid.0, "{name}");
+            assert!(names(&served.ask(&pmcd::names_of(pmid))).contains(&(None, name.clone())), "{name}");
+            found.insert(pmid);
+        }
+        assert_eq!(found, described);
+    });
+    let both = names(&Pmcd::connected().ask(&pmcd::names_of(pmid(0, 0))));
     assert_eq!(both, [(None, "capt.alias.i32".to_string()), (None, "capt.v.i32".to_string())]);
 }
 
 #[test]
 fn c49_a_name_that_is_no_leaf_is_a_name_error() {
-    let mut pmcd = Pmcd::connected();
-    for name in ["capt", "capt.v", "capt.nope", "capt.v.i32.x", "capt.v.i3", "capt.v.i32.", "", ".", "v.i32"] {
-        assert_eq!(pmcd.error(&pmcd::lookup(name)), NAME, "{name:?}");
-    }
+    each(|served| {
+        let Facts { root, inner, leaf, .. } = served.facts();
+        let nope = [format!("{root}.nope"), format!("{leaf}.x"), format!("{leaf}.")];
+        let cut = [&leaf[..leaf.len() - 1], &leaf[root.len() + 1..], "", ".", root, inner];
+        for name in nope.iter().map(String::as_str).chain(cut) {
+            assert_eq!(served.error(&pmcd::lookup(name)), NAME, "{name:?}");
+        }
+    });
 }
 
 #[test]
 fn c50_children_have_statuses_if_asked() {
-    let mut pmcd = Pmcd::connected();
-    let with = names(&pmcd.ask(&pmcd::children("capt", true)));
-    let list: Vec<_> = with.iter().map(|(status, name)| (name.as_str(), status.unwrap())).collect();
-    assert_eq!(list, [("alias", 1), ("ctl", 1), ("empty", 0), ("err", 1), ("ev", 1), ("inst", 1), ("v", 1)]);
-    let without = pmcd.ask(&pmcd::children("capt", false));
-    assert_eq!(word(&without, 16), 0);
-    assert!(names(&without).iter().zip(&with).all(|(a, b)| a.0.is_none() && a.1 == b.1));
-    assert!(names(&pmcd.ask(&pmcd::children("capt.v", true))).iter().all(|(status, _)| *status == Some(0)));
+    each(|served| {
+        let root = served.facts().root;
+        let all: BTreeSet<String> =
+            names(&served.ask(&pmcd::traverse(root))).into_iter().map(|(_, name)| name).collect();
+        let (mut inner, mut leaves) = (vec![root.to_string()], BTreeSet::new());
+        while let Some(node) = inner.pop() {
+            assert_eq!(served.error(&pmcd::lookup(&node)), NAME, "{node} is no leaf");
+            let with = names(&served.ask(&pmcd::children(&node, true)));
+            let without = served.ask(&pmcd::children(&node, false));
+            assert_eq!(word(&without, 16), 0);
+            assert!(names(&without).iter().zip(&with).all(|(a, b)| a.0.is_none() && a.1 == b.1));
+            for (status, child) in with {
+                let child = format!("{node}.{child}");
+                match status {
+                    Some(0) => drop(leaves.insert(child)),
+                    Some(1) => inner.push(child),
+                    other => panic!("{child}: {other:?}"),
+                }
+            }
+        }
+        assert_eq!(leaves, all);
+    });
 }
 
 #[test]
 fn c51_a_leaf_has_no_children_and_traverses_to_itself() {
-    let mut pmcd = Pmcd::connected();
-    for statuses in [false, true] {
-        let reply = pmcd.ask(&pmcd::children("capt.v.i32", statuses));
-        assert_eq!([0, 12, 16, 20].map(|at| word(&reply, at)), [24, 0, 0, 0]);
-    }
-    assert_eq!(names(&pmcd.ask(&pmcd::traverse("capt.v.i32"))), [(None, "capt.v.i32".to_string())]);
+    each(|served| {
+        let leaf = served.facts().leaf;
+        for statuses in [false, true] {
+            let reply = served.ask(&pmcd::children(leaf, statuses));
+            assert_eq!([0, 12, 16, 20].map(|at| word(&reply, at)), [24, 0, 0, 0]);
+        }
+        assert_eq!(names(&served.ask(&pmcd::traverse(leaf))), [(None, leaf.to_string())]);
+    });
 }
 
 #[test]
 fn c52_unknown_nodes_and_metrics_are_errors() {
-    let mut pmcd = Pmcd::connected();
-    for name in ["capt.nope", "cap", "captx", "capt.", "", "."] {
-        assert_eq!(pmcd.error(&pmcd::children(name, true)), NAME, "{name:?}");
-        assert_eq!(pmcd.error(&pmcd::traverse(name)), NAME, "{name:?}");
-    }
-    assert_eq!(pmcd.error(&pmcd::names_of(pmid(9, 9))), -12358);
+    each(|served| {
+        let Facts { root, leaf, unknown, .. } = served.facts();
+        let nope = [format!("{root}.nope"), format!("{root}x"), format!("{root}.")];
+        let cut = [&root[..root.len() - 1], &leaf[..leaf.len() - 1], "", "."];
+        for name in nope.iter().map(String::as_str).chain(cut) {
+            assert_eq!(served.error(&pmcd::children(name, true)), NAME, "{name:?}");
+            assert_eq!(served.error(&pmcd::traverse(name)), NAME, "{name:?}");
+        }
+        assert_eq!(served.error(&pmcd::names_of(unknown[1])), -12358);
+    });
 }
 
 #[test]
@@ -79,18 +109,20 @@ fn c53_a_name_is_not_found_through_its_beginning() {
 
 #[test]
 fn c54_the_string_total_counts_one_more_for_each_name() {
-    let mut pmcd = Pmcd::connected();
-    let requests = [
-        pmcd::traverse("capt"),
-        pmcd::traverse("capt.inst"),
-        pmcd::children("capt", true),
-        pmcd::children("capt.v", false),
-        pmcd::names_of(pmid(0, 0)),
-    ];
-    for request in requests {
-        let reply = pmcd.ask(&request);
-        let total: usize = names(&reply).iter().map(|(_, name)| name.len() + 1).sum();
-        assert_eq!(word(&reply, 12) as usize, total);
-        assert_eq!(word(&reply, 20) as usize, names(&reply).len());
-    }
+    each(|served| {
+        let Facts { root, inner, single, .. } = served.facts();
+        let requests = [
+            pmcd::traverse(root),
+            pmcd::traverse(inner),
+            pmcd::children(root, true),
+            pmcd::children(inner, false),
+            pmcd::names_of(single),
+        ];
+        for request in requests {
+            let reply = served.ask(&request);
+            let total: usize = names(&reply).iter().map(|(_, name)| name.len() + 1).sum();
+            assert_eq!(word(&reply, 12) as usize, total);
+            assert_eq!(word(&reply, 20) as usize, names(&reply).len());
+        }
+    });
 }

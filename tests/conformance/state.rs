@@ -4,6 +4,7 @@ use crate::reference::{
     pmcd::{self, decode, frame, names, split, word, Pmcd},
     pmid, Reference, THREE,
 };
+use crate::served::{each, Facts};
 use corebcc::{
     agent::Options,
     agent::{Changes, Client, Label, Selected, Source, Subject},
@@ -16,14 +17,15 @@ const PERMISSION: i32 = -12387;
 
 #[test]
 fn c60_a_read_only_metric_cannot_be_stored() {
-    let mut pmcd = Pmcd::connected();
-    let request = pmcd::store(pmid(0, 1), IN_NULL, 1);
-    for stamp in [[0u8; 8], [0xff; 8], *b"\0\0\0\x08\0\0\0\0"] {
-        let mut request = request.clone();
-        request[12..20].copy_from_slice(&stamp);
-        assert_eq!(pmcd.error(&request), PERMISSION);
-    }
-    assert_eq!(word(&pmcd.ask(&pmcd::fetch(&[pmid(0, 1)])), 12), 0, "the stamp does not come back");
+    each(|served| {
+        let Facts { single, refused_store, .. } = served.facts();
+        for stamp in [[0u8; 8], [0xff; 8], *b"\0\0\0\x08\0\0\0\0"] {
+            let mut request = refused_store.clone();
+            request[12..20].copy_from_slice(&stamp);
+            assert_eq!(served.error(&request), PERMISSION);
+        }
+        assert_eq!(word(&served.ask(&pmcd::fetch(&[single])), 12), 0, "the stamp does not come back");
+    });
 }
 
 #[test]
@@ -205,25 +207,31 @@ fn c66_codes_that_cost_the_connection_are_never_sent() {
 
 #[test]
 fn c66_a_malformed_request_is_answered_by_a_generic_error() {
-    let requests = [
-        pmcd::fetch(&[pmid(0, 0)]),
-        pmcd::store(pmid(3, 0), IN_NULL, 1),
-        pmcd::desc(pmid(0, 0)),
-        pmcd::instance(THREE, IN_NULL, "sda"),
-        pmcd::text(pmid(0, 0).0, 5),
-        pmcd::label(400, 2),
-        pmcd::names_of(pmid(0, 0)),
-        pmcd::lookup("capt.v"),
-        pmcd::children("capt", true),
-        pmcd::traverse("capt"),
-    ];
-    let mut pmcd = Pmcd::connected();
-    for request in requests {
-        let ty = frame(&request).ty;
-        for cut in 0..request.len() - 12 {
-            let out = pmcd.send(&pmcd::pdu(ty, &request[12..12 + cut]));
-            assert_eq!(split(&out).len(), 1);
-            assert!(matches!(decode(&out), Pdu::Error { code: -12345 }), "{ty} cut to {cut}: {}", out.escape_ascii());
+    each(|served| {
+        let Facts { domain, root, inner, single, indom, instances, store, .. } = served.facts();
+        let requests = [
+            pmcd::fetch(&[single]),
+            store,
+            pmcd::desc(single),
+            pmcd::instance(indom, IN_NULL, instances[0].1),
+            pmcd::text(single.0, 5),
+            pmcd::label(domain, 2),
+            pmcd::names_of(single),
+            pmcd::lookup(inner),
+            pmcd::children(root, true),
+            pmcd::traverse(root),
+        ];
+        for request in requests {
+            let ty = frame(&request).ty;
+            for cut in 0..request.len() - 12 {
+                let out = served.send(&pmcd::pdu(ty, &request[12..12 + cut]));
+                assert_eq!(split(&out).len(), 1);
+                assert!(
+                    matches!(decode(&out), Pdu::Error { code: -12345 }),
+                    "{ty} cut to {cut}: {}",
+                    out.escape_ascii()
+                );
+            }
         }
-    }
+    });
 }

@@ -210,31 +210,14 @@ fn by_operation(disk: &Disk) -> [(u64, u64); 4] {
 
 #[test]
 fn operations_of_a_disk_count_as_the_kernel_counts_them() {
-    operations("", "");
-}
-
-#[test]
-fn operations_count_the_same_with_probe_reads() {
-    operations("tp_btf", "");
-}
-
-#[test]
-fn operations_count_the_same_without_the_program_at_issue() {
-    operations("", "issue = False");
+    for (avoid, options) in [("", ""), ("tp_btf", ""), ("", "issue = False"), ("", ALL), ("tp_btf", ALL)] {
+        println!("avoiding `{avoid}`, with `{options}`");
+        operations(avoid, options);
+    }
 }
 
 /// All options that add counters for a request.
 const ALL: &str = "devices = ^loop\nby_size = True\nexemplars = True";
-
-#[test]
-fn operations_count_the_same_with_all_options() {
-    operations("", ALL);
-}
-
-#[test]
-fn operations_count_the_same_with_all_and_probe_reads() {
-    operations("tp_btf", ALL);
-}
 
 fn operations(avoid: &str, options: &str) {
     let _alone = alone();
@@ -489,12 +472,10 @@ fn disks_that_do_not_match_are_not_counted_for_long() {
 
 #[test]
 fn the_slowest_request_has_the_name_of_its_process() {
-    slowest("");
-}
-
-#[test]
-fn the_slowest_request_has_its_name_with_probe_reads() {
-    slowest("tp_btf");
+    for avoid in ["", "tp_btf"] {
+        println!("avoiding `{avoid}`");
+        slowest(avoid);
+    }
 }
 
 fn slowest(avoid: &str) {
@@ -563,14 +544,13 @@ fn synchronous_writes_count_once_in_their_rows() {
     assert!(after[2].requests - before[2].requests + completed.unseen_empty >= 200, "{after:?}");
 }
 
+/// With the kernel's times, too.
 #[test]
 fn direct_reads_count_once_and_no_slower_than_fio_saw() {
-    single_direct_reads("");
-}
-
-#[test]
-fn single_direct_reads_have_their_times_from_the_kernel_too() {
-    single_direct_reads(NO_ISSUE);
+    for avoid in ["", NO_ISSUE] {
+        println!("avoiding `{avoid}`");
+        single_direct_reads(avoid);
+    }
 }
 
 fn single_direct_reads(avoid: &str) {
@@ -593,14 +573,13 @@ fn single_direct_reads(avoid: &str) {
     assert_eq!(agent.warnings(), [""; 0]);
 }
 
+/// With the kernel's times, too.
 #[test]
 fn batches_are_counted_request_by_request() {
-    batches("");
-}
-
-#[test]
-fn batches_count_by_request_with_the_kernels_times_too() {
-    batches(NO_ISSUE);
+    for avoid in ["", NO_ISSUE] {
+        println!("avoiding `{avoid}`");
+        batches(avoid);
+    }
 }
 
 fn batches(avoid: &str) {

@@ -82,23 +82,9 @@ fn more_names_than_places_are_counted_as_lost_and_not_forgotten() {
         "aarch64" => (183, b"\xa8\x0b\x80\xd2\x00\x00\x80\xd2\x01\x00\x00\xd4"), // x8 = 93, x0 = 0, svc
         _ => (62, b"\xb8\x3c\x00\x00\x00\x31\xff\x0f\x05"),                      // eax = 60, edi = 0, syscall
     };
-    let source = format!(
-        "import struct\n\
-         os.chdir('{}')\n\
-         base, head, code = 0x400000, 64 + 56, bytes({:?})\n\
-         with open('n', 'wb') as file:\n\
-         \x20file.write(struct.pack('<16s2HI3QI6H', b'\\x7fELF\\x02\\x01\\x01', 2, {}, 1, base + head, 64, 0, 0, 64, 56, 1, 0, 0, 0))\n\
-         \x20file.write(struct.pack('<2I6Q', 1, 5, 0, base, base, head + len(code), head + len(code), 4096) + code)\n\
-         os.chmod('n', 0o755)\n\
-         for i in range(18000):\n\
-         \x20os.link('n', 'corebcc%d' % i)\n\
-         \x20os.waitpid(os.posix_spawn('corebcc%d' % i, ['n'], {{}}), 0)\n\
-         \x20os.unlink('corebcc%d' % i)\n",
-        directory.path().display(),
-        exit.1,
-        exit.0
-    );
-    Script::python(&source).end();
+    let begin =
+        format!("directory, machine, code = '{}', {}, bytes({:?})\n", directory.path().display(), exit.0, exit.1);
+    Script::python(&(begin + include_str!("../programs/exec_names.py"))).end();
     let shown: u64 =
         agent.named().iter().filter(|(name, _)| name.starts_with("corebcc")).map(|(_, numbers)| numbers[0]).sum();
     let warnings = agent.warnings();

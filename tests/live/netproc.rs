@@ -1,6 +1,6 @@
 //! netproc: known calls and bytes over loopback by processes of this test only, so that each number is exact.
 
-use crate::support::{alone, command, python, Agent, Meeting, Script, IPV4, IPV6};
+use crate::support::{alone, command, part, python, Agent, Meeting, Script, IPV4, IPV6};
 
 /// Values by metric, in the order of the items: calls and bytes each of TCP send and receive, UDP send and receive.
 type Values = Vec<u64>;
@@ -28,68 +28,23 @@ fn step(agent: &mut Agent, script: &mut Script) -> (String, Values) {
     (line, after.iter().zip(&before).map(|(after, before)| after - before).collect())
 }
 
-/// Python that connects a pair of TCP sockets `c` and `d`, and of UDP sockets `u` and `v`, of the family and at the address in
-/// `family` and `host`.
-const SOCKETS: &str = "
-s = socket.socket(family)
-s.bind((host, 0)); s.listen()
-c = socket.socket(family); c.connect(s.getsockname())
-d, _ = s.accept()
-u = socket.socket(family, socket.SOCK_DGRAM); u.bind((host, 0))
-v = socket.socket(family, socket.SOCK_DGRAM); v.bind((host, 0))
-def get(n): assert len(d.recv(n, socket.MSG_WAITALL)) == n
-";
+const SCRIPTS: &str = include_str!("../programs/netproc.py");
 
-/// Returns the beginning of a script with [`SOCKETS`].
-fn sockets(meeting: &Meeting) -> String {
-    format!("family, host = socket.{}, '{}'\n{SOCKETS}", meeting.family, meeting.connect)
+/// Starts a script on sockets of this family and address.
+fn connected(meeting: &Meeting, name: &str) -> Script {
+    let begin = format!("family, host = socket.{}, '{}'", meeting.family, meeting.connect);
+    Script::python(&[begin, part(SCRIPTS, "sockets"), part(SCRIPTS, name)].join("\n"))
+}
+
+#[test]
+fn every_way_to_send_and_receive_counts_exactly() {
+    let _alone = alone();
+    [IPV4, IPV6].iter().for_each(every_way);
 }
 
 fn every_way(meeting: &Meeting) {
     let mut agent = Agent::new("netproc", "");
-    let source = format!(
-        "{}
-import tempfile
-step('connected')
-for i in range(10): c.send(b'x' * 1000)
-get(10000)
-step('send')
-for i in range(10): os.write(c.fileno(), b'x' * 100)
-get(1000)
-step('write')
-for i in range(10): os.writev(c.fileno(), [b'x' * 100, b'y' * 23])
-get(1230)
-step('writev')
-for i in range(10): c.sendmsg([b'x' * 50, b'y' * 50])
-get(1000)
-step('sendmsg')
-f = tempfile.TemporaryFile(); f.write(b'z' * 5000); f.flush()
-assert os.sendfile(c.fileno(), f.fileno(), 0, 5000) == 5000
-get(5000)
-step('sendfile')
-c.send(b'x' * 500)
-for i in range(7): d.recv(500, socket.MSG_PEEK)
-get(500)
-step('peek')
-for i in range(10):
- u.sendto(b'x' * 300, v.getsockname())
- v.recv(2000)
-step('datagrams')
-for i in range(5):
- u.sendto(b'', v.getsockname())
- v.recv(2000)
-step('empty')
-u.connect(v.getsockname())
-u.send(b'x' * 1000)
-v.recv(400)
-step('cut')
-c.shutdown(socket.SHUT_WR)
-assert d.recv(10) == b''
-step('end')
-",
-        sockets(meeting)
-    );
-    let mut script = Script::python(&source);
+    let mut script = connected(meeting, "every way");
     assert_eq!(script.line(), "connected");
     let expected: [(&str, [u64; 8]); 10] = [
         ("send", [10, 10_000, 1, 10_000, 0, 0, 0, 0]),
@@ -113,35 +68,10 @@ step('end')
 }
 
 #[test]
-fn every_way_to_send_and_receive_counts_exactly_over_ipv4() {
-    let _alone = alone();
-    every_way(&IPV4);
-}
-
-#[test]
-fn every_way_to_send_and_receive_counts_exactly_over_ipv6() {
-    let _alone = alone();
-    every_way(&IPV6);
-}
-
-#[test]
 fn a_send_that_was_cut_short_counts_the_bytes_taken() {
     let _alone = alone();
     let mut agent = Agent::new("netproc", "");
-    let source = format!(
-        "{}
-step('connected')
-c.setblocking(False)
-calls = sent = 0
-while True:
- calls += 1
- try: sent += c.send(b'x' * 1000000)
- except BlockingIOError: break
-step(calls, sent)
-",
-        sockets(&IPV4)
-    );
-    let mut script = Script::python(&source);
+    let mut script = connected(&IPV4, "cut short");
     script.line();
     let (line, counted) = step(&mut agent, &mut script);
     let said: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
@@ -155,20 +85,7 @@ step(calls, sent)
 fn threads_count_for_their_process() {
     let _alone = alone();
     let mut agent = Agent::new("netproc", "");
-    let source = format!(
-        "{}
-step('connected')
-def work():
- for i in range(250): u.sendto(b'x' * 10, v.getsockname())
- time.sleep(0.2)
-ts = [threading.Thread(target=work) for i in range(8)]
-[t.start() for t in ts]
-[t.join() for t in ts]
-step('done')
-",
-        sockets(&IPV4)
-    );
-    let mut script = Script::python(&source);
+    let mut script = connected(&IPV4, "threads");
     script.line();
     let (_, counted) = step(&mut agent, &mut script);
     assert_eq!(counted[4..6], [2000, 20_000]);
@@ -183,12 +100,7 @@ step('done')
 fn a_process_that_lived_between_two_refreshes_is_shown() {
     let _alone = alone();
     let mut agent = Agent::new("netproc", "");
-    let source = "
-u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-u.sendto(b'x' * 77, ('127.0.0.1', 9))
-say('sent')
-";
-    let mut script = Script::python(source);
+    let mut script = Script::part(SCRIPTS, "datagram");
     let pid = script.pid();
     script.line();
     script.end();
@@ -205,14 +117,7 @@ say('sent')
 fn what_ended_has_the_name_of_the_program_it_executed_last() {
     let _alone = alone();
     let mut agent = Agent::new("netproc", "");
-    let mut script = Script::python(
-        "
-u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-u.sendto(b'x' * 77, ('127.0.0.1', 9))
-say('sent')
-os.execv('/bin/sleep', ['another name', '0'])
-",
-    );
+    let mut script = Script::part(SCRIPTS, "datagram, then another program");
     let pid = script.pid();
     script.line();
     script.end();
@@ -228,27 +133,7 @@ fn an_exec_renews_the_name_and_keeps_the_counts() {
     let _alone = alone();
     for by in ["main()", "threading.Thread(target=main).start(); time.sleep(10)"] {
         let mut agent = Agent::new("netproc", "");
-        let python = python();
-        let source = format!(
-            "
-u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-def send(): u.sendto(b'x' * 10, ('127.0.0.1', 9))
-send()
-step('sent')
-again = '''
-import socket, sys
-u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for i in range(3):
- u.sendto(b'x' * 10, ('127.0.0.1', 9))
- print('again', flush=True)
- sys.stdin.readline()
-'''
-def main():
- send()
- os.execv('{python}', ['renamed program', '-c', again])
-{by}
-"
-        );
+        let source = part(SCRIPTS, "datagrams of two programs").replace("PYTHON", python()).replace("BY", by);
         let mut script = Script::python(&source);
         script.line();
         assert_eq!(values(&mut agent, &script)[4..6], [1, 10]);
@@ -270,27 +155,7 @@ def main():
 fn an_exec_of_a_process_whose_threads_all_ended_renews_the_name() {
     let _alone = alone();
     let mut agent = Agent::new("netproc", "");
-    let source = format!(
-        "
-u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-def send(): u.sendto(b'x' * 10, ('127.0.0.1', 9))
-t = threading.Thread(target=send)
-t.start()
-t.join()
-step('sent')
-again = \"\"\"
-import socket, os, sys
-u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-u.sendto(b'x' * 10, ('127.0.0.1', 9))
-print(sys.argv[1], flush=True)
-sys.stdin.readline()
-os.execv('{0}', ['twice', '-c', sys.argv[2], 'second', ''])
-\"\"\"
-os.execv('{0}', ['once', '-c', again, 'first', again])
-",
-        python()
-    );
-    let mut script = Script::python(&source);
+    let mut script = Script::python(&part(SCRIPTS, "datagrams of three programs").replace("PYTHON", python()));
     script.line();
     assert_eq!(values(&mut agent, &script)[4..6], [1, 10]);
     agent.tick();
@@ -307,17 +172,7 @@ os.execv('{0}', ['once', '-c', again, 'first', again])
 fn five_thousand_threads_lose_no_count_and_leave_no_row() {
     let _alone = alone();
     let mut agent = Agent::new("netproc", "");
-    let source = "
-u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-step('ready')
-for i in range(2):
- for j in range(5000):
-  t = threading.Thread(target=lambda: u.sendto(b'xyz', ('127.0.0.1', 9)))
-  t.start()
-  t.join()
- step('done')
-";
-    let mut script = Script::python(source);
+    let mut script = Script::part(SCRIPTS, "ten thousand threads");
     script.line();
     for round in 1..=2 {
         let (_, counted) = step(&mut agent, &mut script);

@@ -2,7 +2,7 @@
 
 use crate::common::tracers::{Arrivals, Bpftrace, UnseenArrivals};
 use crate::common::{lacks, skip};
-use crate::support::{alone, number, settle, since, Agent, Script, Sleeper};
+use crate::support::{alone, number, part, settle, since, Agent, Script, Sleeper};
 use corebcc::kit::{Buckets, Fine, Key, Table, SERIES_METRICS};
 use corebcc::modules::find;
 
@@ -42,26 +42,7 @@ fn asleep(pid: u32) {
     }
 }
 
-/// Python with pairs of threads that pass a byte to and fro, without the interpreter's lock: system calls release it.
-const PING_PONG: &str = "
-def pair(rounds):
- a, b = os.pipe(), os.pipe()
- def pong():
-  for i in range(rounds):
-   os.read(a[0], 1)
-   os.write(b[1], b'x')
- t = threading.Thread(target=pong)
- t.start()
- for i in range(rounds):
-  os.write(a[1], b'x')
-  os.read(b[0], 1)
- t.join()
-step('ready')
-ts = [threading.Thread(target=pair, args=(5000,)) for i in range(2)]
-[t.start() for t in ts]
-[t.join() for t in ts]
-step('done')
-";
+const SCRIPTS: &str = include_str!("../programs/runqlat.py");
 
 /// End of the log line about arrivals that did not count.
 const UNMEASURED: &str = " wake-ups that were not seen, so the wait is unknown";
@@ -76,32 +57,15 @@ const BY_WAKEUPS: &str = "no_sched_info";
 
 #[test]
 fn a_process_arrives_as_often_as_it_left() {
-    arrives_as_often_as_it_left("");
-}
-
-#[test]
-fn a_process_arrives_as_often_as_it_left_by_the_wake_ups_too() {
-    arrives_as_often_as_it_left(BY_WAKEUPS);
+    for avoid in ["", BY_WAKEUPS] {
+        println!("avoiding `{avoid}`");
+        arrives_as_often_as_it_left(avoid);
+    }
 }
 
 fn arrives_as_often_as_it_left(avoid: &str) {
     let _alone = alone();
-    let source = "
-a, b = os.pipe(), os.pipe()
-def pong():
- while os.read(a[0], 1): os.write(b[1], b'x')
-threading.Thread(target=pong, daemon=True).start()
-def turn():
- for i in range(10000):
-  os.write(a[1], b'x')
-  os.read(b[0], 1)
-turn()
-step('ready')
-turn()
-step('done')
-os._exit(0)
-";
-    let mut script = Script::python(source);
+    let mut script = Script::part(SCRIPTS, "turns");
     script.line();
     let mut agent = Agent::avoiding(avoid, "runqlat", &format!("process = {}", script.pid()));
     assert!(avoid.is_empty() || agent.is_attached("sched_wakeup"));
@@ -139,7 +103,7 @@ fn the_total_is_bpftraces_count_and_below_proc_stats() {
     if lacks(&["bpftrace"]) {
         return;
     }
-    let mut script = Script::python(PING_PONG);
+    let mut script = Script::part(SCRIPTS, "ping pong");
     script.line();
     let mut agent = Agent::new("runqlat", "");
     let stat_0 = machine();
@@ -170,18 +134,7 @@ fn the_total_is_bpftraces_count_and_below_proc_stats() {
 fn more_hogs_than_cpus_wait_for_milliseconds() {
     let _alone = alone();
     let cpus = std::thread::available_parallelism().unwrap().get();
-    let source = format!(
-        "step('ready')\n\
-         for i in range({}):\n\
-         \x20if not os.fork():\n\
-         \x20 end = time.monotonic() + 1.5\n\
-         \x20 while time.monotonic() < end: pass\n\
-         \x20 os._exit(0)\n\
-         for i in range({0}): os.wait()\n\
-         step('done')",
-        cpus * 3
-    );
-    let mut script = Script::python(&source);
+    let mut script = Script::python(&part(SCRIPTS, "hogs").replace("HOGS", &(cpus * 3).to_string()));
     script.line();
     let mut agent = Agent::new("runqlat", "");
     let before = agent.histogram();
@@ -199,33 +152,16 @@ fn more_hogs_than_cpus_wait_for_milliseconds() {
 
 #[test]
 fn the_waits_add_up_to_the_run_delay_the_kernel_keeps() {
-    add_up_to_the_run_delay("");
-}
-
-#[test]
-fn the_waits_by_the_wake_ups_add_up_to_the_run_delay_too() {
-    add_up_to_the_run_delay(BY_WAKEUPS);
+    for avoid in ["", BY_WAKEUPS] {
+        println!("avoiding `{avoid}`");
+        add_up_to_the_run_delay(avoid);
+    }
 }
 
 fn add_up_to_the_run_delay(avoid: &str) {
     let _alone = alone();
-    let source = format!(
-        "ts = []\n\
-         pids = []\n\
-         step('ready')\n\
-         for i in range({}):\n\
-         \x20p = os.fork()\n\
-         \x20if not p:\n\
-         \x20 end = time.monotonic() + 1\n\
-         \x20 while time.monotonic() < end: pass\n\
-         \x20 sys.stdin.readline()\n\
-         \x20 os._exit(0)\n\
-         \x20pids.append(p)\n\
-         time.sleep(1.5)\n\
-         step(*[open('/proc/%d/schedstat' % p).read().split()[1] for p in pids])\n\
-         os._exit(0)",
-        std::thread::available_parallelism().unwrap().get() * 2
-    );
+    let hogs = std::thread::available_parallelism().unwrap().get() * 2;
+    let source = part(SCRIPTS, "delays").replace("HOGS", &hogs.to_string());
     if !std::path::Path::new("/proc/self/schedstat").exists() {
         skip("no /proc/PID/schedstat on this kernel");
         return;
@@ -248,21 +184,7 @@ fn add_up_to_the_run_delay(avoid: &str) {
 fn a_wake_up_on_an_idle_cpu_waits_for_the_cpu_to_come_back() {
     const ATTEMPTS: usize = 10;
     let _alone = alone();
-    let source = format!(
-        "
-def sleeps():
- late = 0
- for i in range(500):
-  until = time.monotonic_ns() + 2000000
-  time.sleep(0.002)
-  late += time.monotonic_ns() - until
- return late
-step('ready')
-for i in range({ATTEMPTS}): step(sleeps() // 1000)
-os._exit(0)
-"
-    );
-    let mut script = Script::python(&source);
+    let mut script = Script::python(&part(SCRIPTS, "sleeps").replace("ATTEMPTS", &ATTEMPTS.to_string()));
     script.line();
     let mut agent = Agent::new("runqlat", &format!("process = {}", script.pid()));
     let mut seen = Vec::new();
@@ -289,31 +211,6 @@ os._exit(0)
     panic!("{seen:?}");
 }
 
-/// Python with a thread that only its partner preempts, which takes the CPU for as long as it is told: the wait is known.
-const HELD_UP: &str = "
-import struct
-cpu = max(os.sched_getaffinity(0))
-os.sched_setaffinity(0, {cpu})
-end, begin = os.pipe()
-waits, is_set = os.pipe()
-partner = os.fork()
-os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(2 if partner else 3))
-if not partner:
- os.close(begin)
- os.write(is_set, b'x')
- while True:
-  told = os.read(end, 8)
-  if not told: os._exit(0)
-  until = time.monotonic_ns() + struct.unpack('q', told)[0]
-  while time.monotonic_ns() < until: pass
-os.read(waits, 1)
-step('ready', cpu)
-for i in range(100):
- os.write(begin, struct.pack('q', 6000000 if i % 10 == 0 else 300000))
-step('done')
-os._exit(0)
-";
-
 /// Returns the sum over all rows of a table, in the column of a histogram's metric.
 fn total(table: &Table, metric: &str) -> u64 {
     let column = SERIES_METRICS.iter().position(|known| *known == metric).unwrap();
@@ -323,7 +220,7 @@ fn total(table: &Table, metric: &str) -> u64 {
 #[test]
 fn two_delays_are_two_modes_and_cpus_add_up() {
     let _alone = alone();
-    let mut script = Script::python(HELD_UP);
+    let mut script = Script::part(SCRIPTS, "held up");
     let cpu = script.line().split_whitespace().nth(1).unwrap().to_owned();
     let mut agent = Agent::new("runqlat", &format!("process = {}\nper_cpu = True\nbuckets = fine", script.pid()));
     script.go();

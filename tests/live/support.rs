@@ -1,6 +1,6 @@
 //! Helpers for the tests: modules loaded without pmcd, their log, scripts that work in steps, disks of the test.
 
-pub use crate::common::script::{copy_program, python, write_program, Script};
+pub use crate::common::script::{copy_program, part, python, write_program, Script};
 use crate::common::{lacks, loaded, skip, test};
 use corebcc::collector::ModuleSet;
 use corebcc::kit::{Key, Table, TableId, TableSpec};
@@ -285,7 +285,7 @@ impl Agent {
 
     /// Returns the kinds of programs that are attached to targets of the configuration.
     pub fn kinds(&self) -> Vec<&'static str> {
-        self.group.reaches().iter().filter_map(|reach| Some(reach.result.as_ref().ok()?.kind)).collect()
+        self.group.reached()
     }
 
     /// Returns the runs of its programs that the kernel skipped (bcc.agent.program.misses).

@@ -1,7 +1,7 @@
 //! tcplife: sessions of known length and traffic over loopback. `tx` is the number of bytes that the other side acknowledged and `rx`
 //! of those received, by the kernel's own counts, in which SYN and FIN are a byte each: `counts_of` tells which of them an end has.
 
-use crate::support::{self, alone, Agent, Meeting, Script, IPV4, IPV6, MAPPED};
+use crate::support::{self, alone, part, Agent, Meeting, Script, IPV4, IPV6, MAPPED};
 
 #[derive(Debug)]
 struct Row {
@@ -63,23 +63,13 @@ say(c.getsockname()[1])
     ))
 }
 
-/// Python of a server that sends 2000 bytes and waits for the end; its client sends 1000, reads all, and closes first.
-const SERVE: &str = "d, _ = s.accept()
-d.sendall(b'x' * 2000)
-while d.recv(4096): pass
-d.close()
-step('closed')";
-const ASK: &str = "c.sendall(b'x' * 1000)
-assert len(c.recv(2000, socket.MSG_WAITALL)) == 2000
-step('held')
-c.close()
-step('closed')";
+const SCRIPTS: &str = include_str!("../programs/tcplife.py");
 
 fn session(meeting: &Meeting) {
     let mut agent = Agent::new("tcplife", "");
-    let mut server = server(meeting.family, meeting.listen, SERVE);
+    let mut server = server(meeting.family, meeting.listen, &part(SCRIPTS, "serve"));
     let port = server.numbers()[0];
-    let mut client = client(meeting.connect, port, ASK);
+    let mut client = client(meeting.connect, port, &part(SCRIPTS, "ask"));
     let local = client.numbers()[0];
     assert_eq!(client.line(), "held");
     assert!(rows(&mut agent, port).is_empty(), "a session that lasts is no row");
@@ -103,22 +93,11 @@ fn session(meeting: &Meeting) {
     assert_eq!(rows(&mut agent, port).len(), 2);
 }
 
+/// Addresses of an IPv4 session of an IPv6 socket are mapped.
 #[test]
-fn a_session_over_ipv4_is_shown_in_full_for_both_ends() {
+fn a_session_is_shown_in_full_for_both_ends_in_each_family() {
     let _alone = alone();
-    session(&IPV4);
-}
-
-#[test]
-fn a_session_over_ipv6_is_shown_in_full_for_both_ends() {
-    let _alone = alone();
-    session(&IPV6);
-}
-
-#[test]
-fn an_ipv4_session_of_an_ipv6_socket_has_mapped_addresses() {
-    let _alone = alone();
-    session(&MAPPED);
+    [IPV4, IPV6, MAPPED].iter().for_each(session);
 }
 
 #[test]
@@ -188,20 +167,7 @@ fn a_reset_session_belongs_to_who_accepted_it() {
 fn eight_thousand_sessions_open_at_once_all_become_rows() {
     const SESSIONS: usize = 8000;
     let _alone = alone();
-    let source = format!(
-        "import resource
-resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
-s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(100)
-step(s.getsockname()[1])
-ends = []
-for i in range({SESSIONS}):
- c = socket.create_connection(s.getsockname()); ends.append((c, s.accept()[0]))
-step('open')
-for c, d in ends: c.close(); d.close()
-step('closed')
-"
-    );
-    let mut script = Script::python(&source);
+    let mut script = Script::python(&part(SCRIPTS, "open at once").replace("SESSIONS", &SESSIONS.to_string()));
     let port = script.numbers()[0];
     let mut agent = Agent::new("tcplife", &format!("lport = {port}\nsession_count = 10000\nbuffer_page_count = 1024"));
     script.go();
@@ -218,38 +184,23 @@ step('closed')
 fn a_refused_connection_leaves_no_wrong_row() {
     let _alone = alone();
     let mut agent = Agent::new("tcplife", "");
-    let mut script = Script::python(
-        "s = socket.socket(); s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]; s.close()\n\
-         c = socket.socket()\n\
-         try: c.connect(('127.0.0.1', port))\n\
-         except ConnectionRefusedError: pass\n\
-         c.close()\n\
-         step(port)",
-    );
+    let mut script = Script::part(SCRIPTS, "refused");
     let port = script.numbers()[0];
     let rows = rows(&mut agent, port);
     let ends: Vec<_> = rows.iter().map(|row| (row.pid, row.dport, row.tx, row.rx)).collect();
     assert_eq!(ends, [(script.pid().into(), port, 0, 0)], "the end that connected, and no other: {rows:?}");
 }
 
-/// Python that runs a number of sessions one after the other between two threads of a process.
-const MANY: &str = "
-s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(200)
-def sessions(n):
- ports = []
- for i in range(n):
-  c = socket.socket(); c.connect(s.getsockname()); d, _ = s.accept()
-  ports.append(c.getsockname()[1])
-  c.close(); d.close()
- return ports
-step(s.getsockname()[1])
-";
+/// Starts a script that runs a number of sessions one after the other.
+fn many(orders: &str) -> Script {
+    Script::python(&(part(SCRIPTS, "many") + orders))
+}
 
 #[test]
 fn a_burst_beyond_the_ring_counts_as_dropped_and_rows_remain() {
     let _alone = alone();
     let mut agent = Agent::new("tcplife", "buffer_page_count = 1\nsession_count = 10000");
-    let mut script = Script::python(&format!("{MANY}sessions(300)\nstep('done')"));
+    let mut script = many("sessions(300)\nstep('done')");
     let port = script.numbers()[0];
     script.go();
     script.line();
@@ -263,7 +214,7 @@ fn a_burst_beyond_the_ring_counts_as_dropped_and_rows_remain() {
     assert!((600..620).contains(&(kept + dropped)), "{kept} and {dropped}");
     // There is room again.
     drop(script);
-    let mut script = Script::python(&format!("{MANY}sessions(3)\nstep('done')"));
+    let mut script = many("sessions(3)\nstep('done')");
     let port = script.numbers()[0];
     script.go();
     script.line();
@@ -273,7 +224,7 @@ fn a_burst_beyond_the_ring_counts_as_dropped_and_rows_remain() {
 #[test]
 fn the_rows_are_the_latest_sessions() {
     let _alone = alone();
-    let mut script = Script::python(&format!("{MANY}step(*sessions(20))"));
+    let mut script = many("step(*sessions(20))");
     let port = script.numbers()[0];
     let mut agent = Agent::new("tcplife", &format!("session_count = 5\nlport = {port}"));
     script.go();
@@ -287,7 +238,7 @@ fn the_rows_are_the_latest_sessions() {
 #[test]
 fn ports_and_processes_filter() {
     let _alone = alone();
-    let mut script = Script::python(&format!("{MANY}sessions(4)\nstep('done')"));
+    let mut script = many("sessions(4)\nstep('done')");
     let port = script.numbers()[0];
     let options = [
         (format!("lport = {port}"), 4),

@@ -1,7 +1,7 @@
 //! tcpperpid: known bytes over loopback by processes of this test only.
 
 use crate::common::skip;
-use crate::support::{alone, command, Agent, Script};
+use crate::support::{alone, command, part, Agent, Script};
 
 fn instance(script: &Script) -> String {
     format!("{:06} {}", script.pid(), command())
@@ -12,34 +12,19 @@ fn of(agent: &mut Agent, script: &Script) -> Option<(u64, u64)> {
     agent.named().get(&instance(script)).map(|values| (values[0], values[1]))
 }
 
-const SERVER: &str = "
-s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(100)
-port = s.getsockname()[1]
-def moved(n, back=0):
- c = socket.create_connection(('127.0.0.1', port)); d, _ = s.accept()
- c.sendall(b'x' * n); c.shutdown(socket.SHUT_WR)
- while d.recv(1 << 16): pass
- d.sendall(b'y' * back); d.close()
- while c.recv(1 << 16): pass
- c.close()
-";
+const SCRIPTS: &str = include_str!("../programs/tcpperpid.py");
+
+/// Starts a script with a server.
+fn served(name: &str) -> Script {
+    Script::python(&(part(SCRIPTS, "server") + &part(SCRIPTS, name)))
+}
 
 #[test]
 fn bytes_count_when_they_are_moved_whether_highres_or_not() {
     let _alone = alone();
     for highres in ["False", "True"] {
         let mut agent = Agent::new("tcpperpid", &format!("highres = {highres}"));
-        let mut script = Script::python(
-            "
-s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()
-c = socket.create_connection(s.getsockname()); d, _ = s.accept()
-step('connected')
-c.sendall(b'x' * 100000)
-for i in range(3): d.recv(10, socket.MSG_PEEK)
-assert len(d.recv(100000, socket.MSG_WAITALL)) == 100000
-step('moved')
-",
-        );
+        let mut script = Script::part(SCRIPTS, "one way");
         script.line();
         assert_eq!(of(&mut agent, &script), None, "nothing moved yet");
         script.go();
@@ -54,20 +39,7 @@ step('moved')
 fn threads_and_both_families_are_added_up() {
     let _alone = alone();
     let mut agent = Agent::new("tcpperpid", "");
-    let mut script = Script::python(
-        "
-def work(family, host):
- s = socket.socket(family); s.bind((host, 0)); s.listen()
- c = socket.socket(family); c.connect(s.getsockname()); d, _ = s.accept()
- for i in range(100):
-  c.sendall(b'x' * 1000)
-  assert len(d.recv(1000, socket.MSG_WAITALL)) == 1000
-threads = [threading.Thread(target=work, args=a) for a in [(socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')] * 4]
-for t in threads: t.start()
-for t in threads: t.join()
-step('moved')
-",
-    );
+    let mut script = Script::part(SCRIPTS, "both families");
     script.line();
     assert_eq!(of(&mut agent, &script), Some((800_000, 800_000)));
     script.end();
@@ -78,16 +50,7 @@ fn ports_are_asked_for_at_both_ends() {
     let _alone = alone();
     // One end has the port as its local, the other as its remote one: sent 1000 and back 30.
     for (option, expected) in [("lport", (30, 1000)), ("dport", (1000, 30))] {
-        let mut script = Script::python(&format!(
-            "{SERVER}
-step(port)
-moved(1000, 30)
-s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(100)
-port = s.getsockname()[1]
-moved(5, 5)
-step('moved')
-"
-        ));
+        let mut script = served("two ports");
         let port = script.numbers()[0];
         let mut agent = Agent::new("tcpperpid", &format!("{option} = 1,{port}"));
         script.go();
@@ -101,13 +64,7 @@ step('moved')
 fn thousands_of_connections_lose_next_to_nothing_and_say_what() {
     let _alone = alone();
     let mut agent = Agent::new("tcpperpid", "");
-    let mut script = Script::python(&format!(
-        "{SERVER}
-for round in range(12):
- for i in range(250): moved(100, 10)
- step('moved')
-"
-    ));
+    let mut script = served("thousands");
     let mut ends = 0;
     for round in 1..=12 {
         script.line();
@@ -137,8 +94,7 @@ const NO_PLACE: &str = " calls on connections without a row in the table";
 #[test]
 fn only_the_processes_asked_for_count() {
     let _alone = alone();
-    let source = format!("{SERVER}\nstep(port)\nmoved(1000, 30)\nstep('moved')\n");
-    let mut scripts = [Script::python(&source), Script::python(&source)];
+    let mut scripts = [served("two ways"), served("two ways")];
     scripts.iter_mut().for_each(|script| drop(script.line()));
     let mut agent = Agent::new("tcpperpid", &format!("process = {}", scripts[1].pid()));
     for script in &mut scripts {
@@ -153,17 +109,7 @@ fn only_the_processes_asked_for_count() {
 fn a_process_that_was_never_looked_at_has_its_command_name() {
     let _alone = alone();
     let mut agent = Agent::new("tcpperpid", "");
-    let mut script = Script::python(&format!(
-        "{SERVER}
-def work():
- open('/proc/thread-self/comm', 'w').write('a thread')
- moved(1000, 30)
-t = threading.Thread(target=work)
-t.start()
-t.join()
-say('moved')
-"
-    ));
+    let mut script = served("thread with a name");
     let name = instance(&script);
     script.line();
     script.end();
@@ -181,25 +127,7 @@ fn thousands_of_open_connections_lose_nothing() {
         return skip("17 GB of memory");
     }
     let mut agents = ["tcpperpid", "tcptop"].map(|module| Agent::new(module, ""));
-    let mut script = Script::python(&format!(
-        "
-import resource
-most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-say(most)
-if most < 2 * {CONNECTIONS} + 100: sys.exit()
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(100)
-pairs = []
-for i in range({CONNECTIONS}):
- c = socket.create_connection(s.getsockname()); d, _ = s.accept()
- pairs.append((c, d))
-step('connected')
-for c, d in pairs:
- c.sendall(b'x' * 3); assert len(d.recv(3, socket.MSG_WAITALL)) == 3
- d.sendall(b'y'); assert len(c.recv(1)) == 1
-step('moved')
-"
-    ));
+    let mut script = Script::python(&part(SCRIPTS, "open").replace("CONNECTIONS", &CONNECTIONS.to_string()));
     if script.numbers()[0] < 2 * CONNECTIONS + 100 {
         return skip(&format!("descriptors for {CONNECTIONS} connections"));
     }

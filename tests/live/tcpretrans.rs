@@ -3,9 +3,11 @@
 
 use crate::common::tracers::{Event, Recorder};
 use crate::common::{lacks, skip, wait_for};
-use crate::support::{alone, python, run, Agent, Script};
+use crate::support::{alone, part, python, run, Agent, Script};
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+const SCRIPTS: &str = include_str!("../programs/tcpretrans.py");
 
 /// Two namespaces, `here` with 10.77.0.1 and fd77::1, the other with 10.77.0.2 and fd77::2.
 struct Net {
@@ -61,14 +63,7 @@ impl Net {
 
     /// Starts a server that accepts connections at 10.77.0.2 and fd77::2, port 5000, and keeps them.
     fn server(&self) -> Script {
-        let mut script = self.script(
-            &self.there,
-            "s = socket.create_server(('::', 5000), family=socket.AF_INET6, dualstack_ipv6=True)
-say('listening')
-kept = []
-while True: kept.append(s.accept())
-",
-        );
+        let mut script = self.script(&self.there, &part(SCRIPTS, "server"));
         script.line();
         script
     }
@@ -92,21 +87,7 @@ impl Drop for Net {
 
 /// Starts a client that connects; told `send` it sends two segments, told `total` it prints its number of retransmissions.
 fn client(net: &Net, host: &str) -> Script {
-    net.script(
-        &net.here,
-        &format!(
-            "c = socket.create_connection(('{host}', 5000))
-c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-word = step(c.getsockname()[1])
-while word:
- if word == 'send': c.send(b'x'); c.send(b'y')
- if word == 'close':
-  c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)) # a reset: closed at once
-  c.close()
- word = step(total(c) if word != 'close' else 0)
-"
-        ),
-    )
+    net.script(&net.here, &part(SCRIPTS, "client").replace("HOST", host))
 }
 
 fn told(script: &mut Script, word: &str) -> u64 {
@@ -193,13 +174,7 @@ fn repeated_syn_segments_count() {
     let mut agent = Agent::new("tcpretrans", "");
     let unseen = Unseen::record();
     net.lose(true);
-    let mut script = net.script(
-        &net.here,
-        "c = socket.socket(); c.setblocking(False); c.connect_ex(('10.77.0.2', 5000))
-step(c.getsockname()[1])
-while step(total(c)): pass
-",
-    );
+    let mut script = net.script(&net.here, &part(SCRIPTS, "connecting"));
     let port = script.numbers()[0];
     let name = format!("10.77.0.1:{port}::10.77.0.2:5000");
     script.go();
@@ -266,17 +241,7 @@ fn a_retransmission_counts_for_who_connected_or_accepted() {
     // Owned since before the agent came, of a process not asked for, and connected under its eyes.
     let mut before = client(&net, "10.77.0.2");
     let other = client(&net, "10.77.0.2");
-    let mut accepting = net.script(
-        &net.here,
-        "s = socket.create_server(('10.77.0.1', 6000))
-step('listening')
-c = s.accept()[0]
-step(c.getpeername()[1])
-c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-c.send(b'x'); c.send(b'y')
-while step(total(c)): pass
-",
-    );
+    let mut accepting = net.script(&net.here, &part(SCRIPTS, "accepting"));
     accepting.line();
     let wanted = format!("process = {},{}\ninclude_tlp = True", before.pid(), accepting.pid());
     let mut agent = Agent::new("tcpretrans", &wanted);

@@ -1,6 +1,6 @@
 //! tcptop: connections between known ends that move known amounts, by processes of this test only.
 
-use crate::support::{alone, Agent, Meeting, Row, Script, IPV4, IPV6, MAPPED};
+use crate::support::{alone, part, Agent, Meeting, Row, Script, IPV4, IPV6, MAPPED};
 
 /// A row of the table, in the order of the items.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,38 +33,18 @@ fn of(agent: &mut Agent, script: &Script) -> Vec<Line> {
     lines(agent).into_iter().filter(|line| line.pid == u64::from(script.pid())).collect()
 }
 
-/// Python that connects a pair of sockets `c` and `d`; `ports` are the client's and the server's.
-const SOCKETS: &str = "
-s = socket.socket(FAMILY)
-s.bind((LISTEN, 0)); s.listen()
-ports = s.getsockname()[1]
-c = socket.socket(socket.AF_INET if '.' in HOST else FAMILY); c.connect((HOST, ports))
-d, _ = s.accept()
-ports = c.getsockname()[1], ports
-def get(n): assert len(d.recv(n, socket.MSG_WAITALL)) == n
-";
+const SCRIPTS: &str = include_str!("../programs/tcptop.py");
 
-/// Returns the beginning of a script with [`SOCKETS`].
-fn sockets(meeting: &Meeting) -> String {
+/// Returns a script for sockets of this family and address.
+fn connected(meeting: &Meeting, name: &str) -> String {
     let Meeting { family, listen, connect, .. } = meeting;
-    format!("FAMILY, LISTEN, HOST = socket.{family}, '{listen}', '{connect}'\n{SOCKETS}")
+    let begin = format!("FAMILY, LISTEN, HOST = socket.{family}, '{listen}', '{connect}'");
+    [begin, part(SCRIPTS, "sockets"), part(SCRIPTS, name)].join("\n")
 }
 
 fn both_ends(meeting: &Meeting) {
     let mut agent = Agent::new("tcptop", "interval = 0\nconn_count = 1000");
-    let source = format!(
-        "{}
-step(*ports)
-for i in range(10): c.send(b'x' * 1000)
-for i in range(5): d.recv(100, socket.MSG_PEEK)
-get(10000)
-d.send(b'y' * 77)
-assert len(c.recv(1000)) == 77
-step('moved')
-",
-        sockets(meeting)
-    );
-    let mut script = Script::python(&source);
+    let mut script = Script::python(&connected(meeting, "both ends"));
     let ports = script.numbers();
     lines(&mut agent);
     script.go();
@@ -89,39 +69,18 @@ step('moved')
     assert_eq!(agent.warnings(), [""; 0]);
 }
 
+/// IPv4 on an IPv6 socket is shown mapped.
 #[test]
-fn both_ends_of_a_connection_are_exact_over_ipv4() {
+fn both_ends_of_a_connection_are_exact_in_each_family() {
     let _alone = alone();
-    both_ends(&IPV4);
-}
-
-#[test]
-fn both_ends_of_a_connection_are_exact_over_ipv6() {
-    let _alone = alone();
-    both_ends(&IPV6);
-}
-
-#[test]
-fn ipv4_on_an_ipv6_socket_is_shown_mapped() {
-    let _alone = alone();
-    both_ends(&MAPPED);
+    [IPV4, IPV6, MAPPED].iter().for_each(both_ends);
 }
 
 #[test]
 fn the_table_of_an_interval_is_the_same_for_every_fetch() {
     let _alone = alone();
     let mut agent = Agent::new("tcptop", "conn_count = 1000");
-    let source = format!(
-        "{}
-for n in (3000, 40): 
- step(*ports)
- c.send(b'x' * n)
- get(n)
-step('moved')
-",
-        sockets(&IPV4)
-    );
-    let mut script = Script::python(&source);
+    let mut script = Script::python(&connected(&IPV4, "two intervals"));
     let second = std::time::Duration::from_secs(1);
     for bytes in [3000, 40] {
         script.numbers();
@@ -150,18 +109,7 @@ step('moved')
 fn data_read_after_a_reset_still_has_its_port() {
     let _alone = alone();
     let mut agent = Agent::new("tcptop", "interval = 0\nconn_count = 1000");
-    let source = format!(
-        "{}
-c.send(b'x' * 500)
-c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
-c.close()
-step(*ports)
-say(len(d.recv(1000)))
-step()
-",
-        sockets(&IPV4)
-    );
-    let mut script = Script::python(&source);
+    let mut script = Script::python(&connected(&IPV4, "after a reset"));
     let ports = script.numbers();
     lines(&mut agent);
     script.go();
@@ -177,15 +125,7 @@ step()
 #[test]
 fn only_the_processes_asked_for_are_in_the_table() {
     let _alone = alone();
-    let source = format!(
-        "{}
-step(*ports)
-c.send(b'x' * 500)
-get(500)
-step('moved')
-",
-        sockets(&IPV4)
-    );
+    let source = connected(&IPV4, "one way");
     let mut scripts = [Script::python(&source), Script::python(&source)];
     scripts.iter_mut().for_each(|script| drop(script.line()));
     let wanted = scripts[1].pid();

@@ -1,7 +1,7 @@
 //! usdt_hits, usdt_jvm_threads, ustat and ucalls on real runtimes, each against work of known size.
 
 use crate::common::{lacks, skip};
-use crate::support::{alone, copy_program, Agent, Script};
+use crate::support::{alone, copy_program, part, Agent, Script};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -92,51 +92,17 @@ fn a_filtered_probe_counts_exactly_also_in_later_processes() {
     assert_eq!(agent.numbers(0)[&start], before + 200);
 }
 
-/// C macro for probes with a semaphore; `%0` in the arguments stands for the operand.
-const PROBE: &str = r#"
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <stdio.h>
-#include <unistd.h>
-unsigned short users __attribute__((section(".probes")));
-#define PROBE(name, arguments, operand)                                                               \
-	asm volatile("990: nop\n"                                                             \
-		     ".pushsection .note.stapsdt,\"\",\"note\"\n"                                 \
-		     ".balign 4\n"                                                                \
-		     ".4byte 992f-991f, 994f-993f, 3\n"                                           \
-		     "991: .asciz \"stapsdt\"\n"                                                  \
-		     "992: .balign 4\n"                                                           \
-		     "993: .8byte 990b, 0, users\n"                                               \
-		     ".asciz \"test\"\n.asciz \"" name "\"\n.asciz \"" arguments "\"\n"             \
-		     "994: .balign 4\n"                                                           \
-		     ".popsection\n" : : "r"(operand))
-"#;
-
-/// C source of a program with a probe at two sites, which it passes 70 and 7 times for each line that it reads; it answers with the
-/// semaphore.
-const PROBED: &str = r#"
-int main(void)
-{
-	char line[16];
-
-	while (fgets(line, sizeof(line), stdin)) {
-		for (int i = 0; i < 70; i++)
-			PROBE("site", "", 0);
-		for (int i = 0; i < 7; i++)
-			PROBE("site", "", 0);
-		printf("%d\n", users);
-		fflush(stdout);
-	}
-}
-"#;
+/// Parts of C: `probe` is the first of each program, `calls` has functions for both `ending` and `leaving`.
+const SOURCES: &str = include_str!("../programs/usdt.c");
 
 /// Compiles a program with probes. Returns `None`, and prints that, without a compiler.
-fn probed(dir: &Path, main: &str) -> Option<PathBuf> {
+fn probed(dir: &Path, parts: &[&str]) -> Option<PathBuf> {
     if lacks(&["gcc"]) {
         return None;
     }
     let (source, program) = (dir.join("probed.c"), dir.join("probed"));
-    std::fs::write(&source, format!("{PROBE}{main}")).unwrap();
+    let parts = ["probe"].iter().chain(parts).map(|name| part(SOURCES, name));
+    std::fs::write(&source, parts.collect::<String>()).unwrap();
     let status = Command::new("gcc").args(["-pthread", "-o"]).arg(&program).arg(&source).status().unwrap();
     assert!(status.success());
     Some(program)
@@ -148,7 +114,7 @@ fn hits_of_many_processes_add_up_while_they_are_fetched() {
     const ROUNDS: u64 = 200;
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = probed(dir.path(), PROBED) else { return };
+    let Some(program) = probed(dir.path(), &["site"]) else { return };
     let mut scripts = [(); 4].map(|()| Script::new(&mut Command::new(&program)));
     let lines = format!("usdts = {}:site", program.display());
     let Some(mut agent) = Agent::where_possible(NEEDS, "usdt_hits", &lines) else { return };
@@ -172,7 +138,7 @@ fn hits_of_many_processes_add_up_while_they_are_fetched() {
 fn a_probe_of_one_name_in_two_files_counts_for_each() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(one) = probed(dir.path(), PROBED) else { return };
+    let Some(one) = probed(dir.path(), &["site"]) else { return };
     // Uprobes are of files: a copy is another one.
     let two = dir.path().join("copied");
     copy_program(&one, &two);
@@ -193,7 +159,7 @@ fn a_probe_of_one_name_in_two_files_counts_for_each() {
 fn a_semaphore_is_raised_where_it_counts_and_lowered_after() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = probed(dir.path(), PROBED) else { return };
+    let Some(program) = probed(dir.path(), &["site"]) else { return };
     let (mut chosen, mut other) = (Script::new(&mut Command::new(&program)), Script::new(&mut Command::new(&program)));
     let users = |script: &mut Script| {
         script.go();
@@ -307,17 +273,7 @@ fn interpreted(dir: &Path, program: &Path, comm: &str, script: &str) -> Script {
 }
 
 /// PHP with 177 calls of fib, 50 of a method, 7 exceptions; calls inside calls that sleep 10 ms each.
-const PHP: &str = r#"<?php
-function fib($n) { return $n < 2 ? $n : fib($n - 1) + fib($n - 2); }
-function deep($n) { usleep(10000); if ($n) deep($n - 1); }
-class B { function m() {} static function thrower() { throw new Exception("x"); } }
-$b = new B;
-echo "ready\n"; fgets(STDIN);
-fib(10); deep(3);
-for ($i = 0; $i < 50; $i++) $b->m();
-for ($i = 0; $i < 7; $i++) { try { B::thrower(); } catch (Exception $e) {} }
-echo "done\n"; fgets(STDIN);
-"#;
+const PHP: &str = include_str!("../programs/usdt.php");
 
 /// Returns the columns of the only row of ustat.
 fn events(agent: &mut Agent, pid: u32) -> Vec<u64> {
@@ -524,78 +480,11 @@ fn calls_of_php_are_timed_those_inside_themselves_too() {
     assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
 }
 
-/// C functions with probes, which both programs below call.
-const CALLS: &str = r#"
-static void enter(const char *name) { PROBE("proc__entry", "8@%0", name); }
-static void leave(const char *name) { PROBE("proc__return", "8@%0", name); }
-"#;
-
-/// C source: threads that end inside a call, then a thousand calls; and a thread that ends inside a call, whose identifier the next
-/// thread gets 0.3 seconds later: that one returns from a call that nobody saw it enter, and then makes its own. Prints `nobody` if
-/// there was no such thread.
-const ENDING: &str = r#"
-static pid_t ended;
-static void *ends(void *name)
-{
-	ended = gettid();
-	enter(name);
-	return NULL;
-}
-static void *follows(void *name)
-{
-	if (gettid() != ended)
-		return NULL;
-	leave(name);
-	enter(name);
-	leave(name);
-	return name;
-}
-static void *thread(void *(*work)(void *), char *name)
-{
-	pthread_t thread;
-	void *result;
-
-	pthread_create(&thread, NULL, work, name);
-	pthread_join(thread, &result);
-	return result;
-}
-int main(void)
-{
-	char line[16];
-	void *followed = NULL;
-
-	setlinebuf(stdout);
-	puts("ready"); /* what was never read is not in memory yet, neither are the names beside it */
-	fgets(line, sizeof(line), stdin);
-	for (int i = 0; i < 20000; i++)
-		thread(ends, "lost");
-	for (int i = 0; i < 1000; i++) {
-		enter("kept");
-		leave("kept");
-	}
-	puts("done");
-	fgets(line, sizeof(line), stdin);
-	thread(ends, "again");
-	usleep(300000);
-	for (int i = 0; i < 1000 && !followed; i++) {
-		FILE *last = fopen("/proc/sys/kernel/ns_last_pid", "w");
-
-		if (!last)
-			break;
-		fprintf(last, "%d", ended - 1);
-		fclose(last);
-		followed = thread(follows, "again");
-	}
-	puts(followed ? "done" : "nobody");
-	fgets(line, sizeof(line), stdin);
-}
-"#;
-
 #[test]
 fn threads_that_end_inside_calls_leave_nothing_to_later_ones() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = probed(dir.path(), &[CALLS, ENDING].concat()) else { return };
+    let Some(program) = probed(dir.path(), &["calls", "ending"]) else { return };
     let mut script = Script::new(&mut Command::new(&program));
     assert_eq!(script.line(), "ready");
     let lines = format!("process = {}\nlanguage = tcl\nlatency = True", script.pid());
@@ -614,42 +503,11 @@ fn threads_that_end_inside_calls_leave_nothing_to_later_ones() {
     assert!(agent.warnings().join("\n").contains("whose start was not seen"), "{:?}", agent.warnings());
 }
 
-/// C source, with one thread: calls that are left without a return, as by exceptions; then calls inside calls, more than there is
-/// room for.
-const LEAVING: &str = r#"
-int main(void)
-{
-	char line[16];
-
-	setlinebuf(stdout);
-	puts("ready");
-	fgets(line, sizeof(line), stdin);
-	enter("outer");
-	for (int i = 0; i < 1000; i++) {
-		enter("left");
-		enter("short");
-		leave("short");
-	}
-	leave("outer");
-	puts("done");
-	fgets(line, sizeof(line), stdin);
-	for (int i = 0; i < 100; i++)
-		enter("deep");
-	usleep(10000);
-	for (int i = 0; i < 100; i++)
-		leave("deep");
-	enter("after");
-	leave("after");
-	puts("done");
-	fgets(line, sizeof(line), stdin);
-}
-"#;
-
 #[test]
 fn the_innermost_calls_are_timed_however_many_are_open() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = probed(dir.path(), &[CALLS, LEAVING].concat()) else { return };
+    let Some(program) = probed(dir.path(), &["calls", "leaving"]) else { return };
     let mut script = Script::new(&mut Command::new(&program));
     assert_eq!(script.line(), "ready");
     let lines = format!("process = {}\nlanguage = tcl\nlatency = True", script.pid());

@@ -12,6 +12,7 @@ mod consumers;
 mod control;
 mod dashboards;
 mod dbpmda;
+mod groups;
 mod instance;
 mod lifecycle;
 mod metadata;

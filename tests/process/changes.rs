@@ -23,20 +23,7 @@ const USER_ID: u32 = 11;
 const STRING: u32 = 6;
 
 /// A pair that counts forks since it was loaded.
-pub const FORKS: &str = r#"
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } forks_total SEC(".maps");
-SEC("raw_tp/sched_process_fork") int forked(void *ctx)
-{
-	__u32 zero = 0;
-	__u64 *value = bpf_map_lookup_elem(&forks_total, &zero);
-	if (value)
-		__sync_fetch_and_add(value, 1);
-	return 0;
-}
-char LICENSE[] SEC("license") = "GPL";
-"#;
+pub const FORKS: &str = include_str!("../programs/forks.bpf.c");
 pub const FORKS_YAML: &str = "metrics: {counters: [{name: forks_total, help: Forks}]}\n";
 
 /// Makes a home in which modules and pairs may be loaded later.
@@ -397,16 +384,7 @@ impl Drop for Worker {
 }
 
 /// Python that moves 100,000 bytes over TCP for each line.
-const MOVES: &str = "
-import socket, sys
-s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()
-c = socket.create_connection(s.getsockname()); d, _ = s.accept()
-for line in sys.stdin:
- for i in range(100):
-  c.sendall(b'x' * 1000)
-  assert len(d.recv(1000, socket.MSG_WAITALL)) == 1000
- print('done', flush=True)
-";
+const MOVES: &str = include_str!("../programs/moves.py");
 
 #[test]
 fn a_stopped_module_does_nothing_in_programs_that_go_on() {

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
-const WORK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/examples.cc");
+const WORK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/examples.cc");
 const PAIRS: [&str; 15] = [
     "biolatency",
     "calls",

@@ -4,6 +4,7 @@ use crate::own::values;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
 pub use crate::support::pairs::{compile, compiled, example, headers, roots_home, write};
+use crate::support::script::part;
 use crate::support::{lacks, lacks_bpf, rows::of_pairs, told, Home, ONE};
 use corebcc::pcp::Pmid;
 use corebcc::pdu::Pdu;
@@ -110,65 +111,8 @@ fn a_pair_counts_a_known_load_exactly() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// C for counters of forks: in all, by CPU, and in a map whose values are too short; with a program for a tracepoint that does not
-/// exist, and one that the verifier refuses.
-const MIXED: &str = r#"
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-#define COUNTER(NAME, TYPE, VALUE) \
-	struct { __uint(type, TYPE); __uint(max_entries, 1); __type(key, __u32); __type(value, VALUE); } NAME SEC(".maps")
-COUNTER(forks_total, BPF_MAP_TYPE_ARRAY, __u64);
-COUNTER(forks_by_cpu_total, BPF_MAP_TYPE_PERCPU_ARRAY, __u64);
-COUNTER(short_total, BPF_MAP_TYPE_ARRAY, __u32);
-static __always_inline void add(void *map)
-{
-	__u32 zero = 0;
-	__u64 *value = bpf_map_lookup_elem(map, &zero);
-	if (value)
-		__sync_fetch_and_add(value, 1);
-}
-SEC("raw_tp/sched_process_fork") int forked(void *ctx)
-{
-	add(&forks_total);
-	add(&forks_by_cpu_total);
-	return 0;
-}
-SEC("raw_tp/no_such_tracepoint") int missing(void *ctx)
-{
-	add(&forks_total);
-	return 0;
-}
-SEC("raw_tp/sched_switch") int refused(void *ctx)
-{
-	long anywhere = bpf_get_prandom_u32();
-	return *(volatile int *)anywhere;
-}
-char LICENSE[] SEC("license") = "GPL";
-"#;
-
-const MIXED_YAML: &str = "
-metrics:
-  counters:
-    - {name: forks_total, help: Forks}
-    - {name: forks_by_cpu_total, help: Forks by CPU, labels: [{name: cpu, size: 2, decoders: [{name: uint}]}]}
-    - {name: short_total, help: Short values}
-";
-
-const WRITER: &str = r#"
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } a SEC(".maps");
-static __attribute__((noinline)) int change(void *to)
-{
-	int zero = 0;
-	return bpf_probe_write_user(to, &zero, sizeof(zero));
-}
-SEC("raw_tp/sys_enter") int writer(struct bpf_raw_tracepoint_args *ctx)
-{
-	return change((void *)ctx->args[0]) + (bpf_map_lookup_elem(&a, &(int){0}) != 0);
-}
-char LICENSE[] SEC("license") = "GPL";
-"#;
+const SOURCES: &str = include_str!("../programs/pairs.bpf.c");
+const YAML: &str = include_str!("../programs/pairs.yaml");
 
 pub fn source(home: &Home, name: &str, text: &str, yaml: &str) -> bool {
     let source = home.path(&format!("{name}.bpf.c"));
@@ -184,7 +128,9 @@ fn what_is_wrong_with_a_pair_costs_that_part_only() {
     }
     let Some(home) = home() else { return };
     let one = "metrics: {counters: [{name: a, help: a}]}\n";
-    if !source(&home, "mixed", MIXED, MIXED_YAML) || !source(&home, "writer", WRITER, one) {
+    if !source(&home, "mixed", &part(SOURCES, "mixed"), &part(YAML, "mixed"))
+        || !source(&home, "writer", &part(SOURCES, "writer"), one)
+    {
         return;
     }
     write(
@@ -255,47 +201,6 @@ fn what_is_wrong_with_a_pair_costs_that_part_only() {
     assert!(whole.status.code() == Some(1) && table.contains("user.typo") && table.contains("user.mixed"), "{table}");
 }
 
-/// C with a row for each getppid of the test's load, more than are served. The program of another pair runs nowhere, and the map of a
-/// third is too large.
-const MANY: &str = r#"
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 8192); __type(key, __u64); __type(value, __u64); } many SEC(".maps");
-__u64 number;
-SEC("raw_tp/sys_enter") int entered(struct bpf_raw_tracepoint_args *ctx)
-{
-	__u64 key, one = 1;
-	char comm[16] = {};
-	if (ctx->args[1] != GETPPID)
-		return 0;
-	bpf_get_current_comm(comm, sizeof(comm));
-	if (comm[0] != 'm' || comm[4] != '-' || comm[5] != 'l')
-		return 0;
-	key = __sync_fetch_and_add(&number, 1);
-	bpf_map_update_elem(&many, &key, &one, BPF_ANY);
-	return 0;
-}
-char LICENSE[] SEC("license") = "GPL";
-"#;
-const MANY_YAML: &str = "
-metrics:
-  counters:
-    - name: many
-      help: Many rows
-      max_instances: 50
-      labels: [{name: number, size: 8, decoders: [{name: uint}]}]
-";
-const NOWHERE: &str = r#"
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } a SEC(".maps");
-SEC("raw_tp/no_such_tracepoint") int runs_nowhere(void *ctx)
-{
-	return bpf_map_lookup_elem(&a, &(int){0}) != 0;
-}
-char LICENSE[] SEC("license") = "GPL";
-"#;
-
 #[test]
 fn where_no_pair_can_be_there_is_no_name_of_one() {
     let home = Home::new(ONE);
@@ -312,10 +217,11 @@ fn limits_of_rows_and_of_memory_hold() {
         return;
     }
     let Some(home) = home() else { return };
-    let many = MANY.replace("GETPPID", &nix::libc::SYS_getppid.to_string());
+    let [many, nowhere] = ["many", "nowhere"].map(|name| part(SOURCES, name));
+    let many = many.replace("GETPPID", &nix::libc::SYS_getppid.to_string());
     let one = "metrics: {counters: [{name: a, help: a}]}\n";
-    let huge = NOWHERE.replace("max_entries, 1)", "max_entries, 1000000000)");
-    let pairs = [("many", &*many, MANY_YAML), ("nowhere", NOWHERE, one), ("huge", &*huge, one)];
+    let huge = nowhere.replace("max_entries, 1)", "max_entries, 1000000000)");
+    let pairs = [("many", &*many, &*part(YAML, "many")), ("nowhere", &nowhere, one), ("huge", &huge, one)];
     if !pairs.iter().all(|(name, text, yaml)| source(&home, name, text, yaml)) {
         return;
     }

@@ -1,7 +1,7 @@
 //! Counters that outlive the agent (`pin`) after an orderly end, a kill, or a change of layout; in a mount namespace with a BPF file
 //! system. tests/vm runs those that need no compiler on other kernels too.
 
-use crate::changes::{by_root, order, FORKS, FORKS_YAML};
+use crate::changes::{by_root, order, reload, FORKS, FORKS_YAML};
 use crate::examples::{own_network, Disk};
 use crate::own::values;
 use crate::pairs::{compile, compiled, example, home, source, write};
@@ -12,6 +12,7 @@ use crate::support::script::copy_program;
 use crate::support::tracer::tracer;
 use crate::support::tracers::{Completions, Recorder};
 use crate::support::{as_thread, lacks, load, wait_for, wait_seconds, Home, BINARY};
+use corebcc::pcp::PmErr;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -439,6 +440,66 @@ fn another_layout_is_discarded_and_what_is_unpinned_removed() {
     }
     assert_eq!(agent(&namespace, &home).close().0.code(), Some(0));
     assert_eq!(namespace.units(), Vec::<String>::new(), "{}", home.log());
+}
+
+/// The agent's own metrics that change only when modules or files do.
+const STILL: &[&str] = &[
+    "configuration.errors configuration.status kernel.feature lost.reason map.kind map.modules map.entries.capacity metric.status",
+    "module.state module.status module.targets.attached module.targets.missing module.up program.attached program.hook",
+    "program.kind program.modules state.discarded state.pinned state.since state.status summary.configuration",
+    "summary.modules.failed summary.modules.off summary.modules.running",
+];
+
+fn still(peer: &mut Peer) -> BTreeMap<&'static str, BTreeMap<String, String>> {
+    let names = STILL.iter().flat_map(|names| names.split(' '));
+    names.map(|name| (name, values(peer, &format!("bcc.agent.{name}")).into_iter().collect())).collect()
+}
+
+#[test]
+fn a_refused_reload_leaves_no_trace() {
+    let Some(namespace) = BpfMount::new() else { return };
+    let Some(home) = with_calls() else { return };
+    let text = format!(
+        "{}[execsnoop]\nmodule = execsnoop\ncluster = 9\n",
+        CONFIG.replace("runqlat\n[s", "runqlat, execsnoop\n[s")
+    );
+    fs::write(home.config(), &text).unwrap();
+    let mut peer = agent(&namespace, &home);
+    by_root(&mut peer);
+    let (before, units, log) = (still(&mut peer), namespace.units(), home.log());
+    let pinned = before["state.pinned"].values().filter(|pinned| *pinned == "1");
+    assert_eq!(pinned.count(), 3, "{}", home.log());
+
+    // No pins, no arguments, helpers allowed, debug lines, another prefix; and one error.
+    let wrong = text.replace("pin = True", "debug = True").replace(
+        "[pmda]",
+        "[pmda]\nshow_arguments = False\nallow_helpers = bpf_send_signal\nprefix = other.\nprocess_refresh = 3",
+    );
+    fs::write(home.config(), wrong.replace("cluster = 9", "cluster = x")).unwrap();
+    for _ in 0..3 {
+        assert_eq!(reload(&mut peer), PmErr::BADSTORE.0);
+    }
+    for (name, values) in still(&mut peer) {
+        assert_eq!(values, before[name], "{name}: {}", home.log());
+    }
+    assert_eq!(namespace.units(), units);
+    let added = home.log()[log.len()..].to_owned();
+    let (refusals, others): (Vec<&str>, Vec<&str>) =
+        added.lines().partition(|line| line.contains("reload: nothing was changed"));
+    assert!(refusals.len() == 3 && others.is_empty(), "{added}");
+    assert!(Command::new("true").arg("an-argument").status().unwrap().success());
+    wait_for("the arguments of a program", || {
+        let arguments = values(&mut peer, "bcc.proc.exec.args");
+        arguments.values().any(|arguments| arguments.contains("an-argument")).then_some(())
+    });
+    assert_eq!(peer.close().0.code(), Some(0));
+
+    // The pins are there for the next agent.
+    fs::write(home.config(), &text).unwrap();
+    let mut peer = agent(&namespace, &home);
+    let status = state(&mut peer, "status");
+    assert!(["sysfork", "runqlat", "user.calls"].iter().all(|unit| status[*unit].contains("continues")), "{status:?}");
+    assert_eq!(peer.close().0.code(), Some(0));
 }
 
 #[test]

@@ -533,16 +533,7 @@ fn a_map_that_is_not_printed_is_logged_once() {
 }
 
 /// A stand-in for bpftrace with its output on a kernel without kprobes, and its end there if only one hook is asked for.
-const SKIPS: &str = r#"#!/bin/sh
-echo '{"type": "attached_probes", "data": {"probes": 5}}'
-if grep -q only; then
-	echo "ERROR: Error attaching probe: 'kprobe:only'" >&2
-	exit 1
-fi
-echo 'WARNING: could not attach probe kprobe:vfs_open, skipping.' >&2
-echo 'WARNING: could not attach probe kprobe:vfs_read, skipping.' >&2
-while sleep 1; do echo '{"type": "map", "data": {"@": {}}}'; done
-"#;
+const SKIPS: &str = include_str!("../programs/bpftrace_skips.sh");
 
 #[test]
 fn a_script_without_its_hooks_has_failed() {

@@ -15,7 +15,7 @@ pub mod tracers;
 
 use corebcc::catalog::{enabled_modules, EnabledModule};
 use corebcc::collector::{prepared_modules, ModuleSet};
-use corebcc::config::Config;
+use corebcc::config::{Config, Settings};
 use corebcc::modules::MODULES;
 use std::{
     fs::{self, File},
@@ -82,7 +82,8 @@ pub fn config(modules: &[&str]) -> String {
 pub fn loaded(text: &str, process_refresh: Option<Duration>) -> (ModuleSet, Vec<EnabledModule>) {
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-    let prepared = prepared_modules(&config, &modules, process_refresh).unwrap();
+    let settings = Settings { process_refresh, ..Settings::default() };
+    let prepared = prepared_modules(&config, &modules, &settings).unwrap();
     (ModuleSet::load(prepared, None), modules)
 }
 

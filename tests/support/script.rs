@@ -15,6 +15,16 @@ pub fn python() -> &'static str {
     }
 }
 
+/// Returns a part of a file of tests/programs: what stands between the line `== NAME`, a comment, and the next such line.
+pub fn part(file: &str, name: &str) -> String {
+    let is_mark = |line: &str| line.split_once(" == ").is_some_and(|(mark, _)| ["#", "//"].contains(&mark));
+    let is_its = |line: &str| is_mark(line) && line.split_once(" == ").unwrap().1 == name;
+    let lines = file.lines().skip_while(|line| !is_its(line)).skip(1).take_while(|line| !is_mark(line));
+    let part: String = lines.flat_map(|line| [line, "\n"]).collect();
+    assert!(!part.is_empty(), "no program has a part `{name}`");
+    part
+}
+
 /// A program that runs in steps: it prints a line after each, and reads one before the next.
 pub struct Script {
     child: Child,
@@ -29,6 +39,11 @@ impl Script {
             def say(*what): print(*what, flush=True)\n\
             def step(*what):\n say(*what)\n return sys.stdin.readline()\n";
         Script::new(Command::new(python()).arg("-c").arg(format!("{start}{source}")))
+    }
+
+    /// Starts Python with the part of this name of a file of tests/programs.
+    pub fn part(file: &str, name: &str) -> Script {
+        Script::python(&part(file, name))
     }
 
     pub fn new(command: &mut Command) -> Script {

@@ -30,7 +30,7 @@ impl SlowDisk {
         let directory = tempfile::tempdir().unwrap();
         let mut command = Command::new("chrt");
         command
-            .args(["-f", "50", PYTHON, "-I", "-c", include_str!("slow_file.py")])
+            .args(["-f", "50", PYTHON, "-I", "-c", include_str!("../programs/slow_file.py")])
             .arg(directory.path())
             .arg((64 << 20).to_string());
         command.args(milliseconds.iter().map(u32::to_string)).stdout(Stdio::piped());

@@ -12,8 +12,8 @@
 part == "tests" && /^@@/ { next }
 part == "tests" && $1 == "----" && $3 == "stdout" { test = $2; next }
 part == "tests" && $1 == "skipped:" { skip[way, test] = $0; sub(/^skipped: */, "", skip[way, test]) }
-part == "tests" && panicked == test && !((way, test) in panic) { panic[way, test] = $0 }
-part == "tests" && / panicked at / { panicked = test }
+part == "tests" && panicked == test && !((way, test) in panic) { panic[way, test] = place " " $0 }
+part == "tests" && / panicked at / { panicked = test; place = $0; sub(/.* panicked at /, "", place) }
 part == "tests" && /^(successes|failures):$/ { section = $1 }
 part == "tests" && section != "" && /^    [a-z0-9_:]+$/ {
 	if (section == "failures:")

@@ -1,8 +1,7 @@
 //! The agent as a whole.
 
 use super::{held, set_opt, AgentStatus, Sets};
-use crate::catalog::TableError;
-use crate::kit::{Table, TableSpec};
+use crate::kit::{MetricDef, Table, TableSpec};
 use crate::loader::{self, LoadedObject};
 use crate::metrics;
 use crate::pcp::PmErr;
@@ -50,14 +49,14 @@ pub fn is_control(column: usize) -> bool {
 }
 
 /// Switches program statistics on (`1`) and off (`0`); other columns cannot be changed.
-pub fn store(sets: &Sets, status: &AgentStatus, column: usize, value: &[u8]) -> Result<(), TableError> {
-    if column != STATISTICS.column {
-        return Err(TableError::ReadOnly);
+pub fn store(sets: &Sets, status: &AgentStatus, metric: &MetricDef, value: &[u8]) -> Result<(), PmErr> {
+    if !std::ptr::eq(metric, &METRICS[STATISTICS.column]) {
+        return Err(PmErr::PERMISSION);
     }
     let on = match value {
         b"0" => false,
         b"1" => true,
-        _ => return Err(PmErr::BADSTORE.into()),
+        _ => return Err(PmErr::BADSTORE),
     };
     let open = || match &status.statistics_helper {
         Some(helper) => helper.count_runs(),
@@ -68,5 +67,5 @@ pub fn store(sets: &Sets, status: &AgentStatus, column: usize, value: &[u8]) -> 
         let level = if switched.is_ok() { log::Level::Info } else { log::Level::Error };
         log::log!(level, "program statistics: {}{more}", status.statistics.finding().said);
     }
-    switched.map_err(|error| PmErr::errno(error.raw_os_error().unwrap_or(0).max(1)).into())
+    switched.map_err(|error| PmErr::errno(error.raw_os_error().unwrap_or(0).max(1)))
 }

@@ -2,10 +2,10 @@
 
 use super::super::guard::held;
 use super::{AgentStatus, Sets, NAMES};
-use crate::kit::{loss_words, Kernel, Shape, Table, TableSpec};
+use crate::kit::{loss_words, Kernel, SeriesLabel, Shape, Table, TableSpec};
 use crate::metrics;
 use std::collections::BTreeMap;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 
 metrics! {
     EVENTS: u64 = 0 "agent.lost.events" COUNTER COUNT "events that a module saw and could not count";
@@ -28,7 +28,10 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
     for (_, loaded) in sets.modules() {
         for (loss, count) in known.get(&*loaded.name).into_iter().flatten() {
             let (name, reason) = loss_words(loss);
-            table.named(instance(&loaded.name, name).as_bytes()).set(EVENTS, *count).text(REASON, reason.as_bytes());
+            let labels = [("module", &*loaded.name), ("reason", name)];
+            let labels = Arc::new(labels.map(|(label, text)| (label, SeriesLabel::Text(text.to_owned()))).to_vec());
+            let row = table.named(instance(&loaded.name, name).as_bytes()).labels(&labels);
+            row.set(EVENTS, *count).text(REASON, reason.as_bytes());
         }
     }
 }
@@ -43,10 +46,11 @@ fn known<'a>(sets: &Sets, status: &'a AgentStatus) -> MutexGuard<'a, Losses> {
     let mut known = held(&status.lost);
     for (set, loaded) in sets.modules() {
         let kernel: &dyn Kernel = &*set.kernel;
-        let Some(working) = loaded.idle() else { continue };
         let mut losses = Vec::new();
-        working.module.losses(kernel, &mut |loss, count| losses.push((loss, count)));
-        known.insert(loaded.name.to_string(), losses);
+        let Some(running) = loaded.running_now() else { continue };
+        if running.losses(kernel, &mut |loss, count| losses.push((loss, count))) {
+            known.insert(loaded.name.to_string(), losses);
+        }
     }
     known
 }

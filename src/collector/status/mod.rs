@@ -17,18 +17,17 @@ mod statistics;
 mod summary;
 mod tracepoints;
 
-use super::guard::{held, Fault};
+use super::guard::held;
 use super::prepared::Configuration;
 use super::sets::Sets;
-use crate::catalog::{ServedTable, TableError};
-use crate::kit::{EveryMinute, Metric, Number, RefreshError, RowMut, Table, TableId, TableSpec};
+use crate::catalog::ServedTable;
+use crate::kit::{EveryMinute, Metric, Number, RowMut, Running, Starting, Table, TableId, TableSpec};
 use crate::loader::{self, StatisticsHelper};
 use crate::state::Restarts;
 pub use orders::Orders;
 use statistics::Statistics;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 /// A table of the agent itself.
@@ -43,24 +42,24 @@ impl StatusTable {
     pub fn id(&self) -> TableId {
         TableId::new(self.spec.cluster as u16)
     }
+}
 
-    /// Fills the table. A panic becomes an error, and costs its values.
-    pub fn refresh(&self, sets: &Sets, status: &AgentStatus, table: &mut Table) -> Result<(), RefreshError> {
-        catch_unwind(AssertUnwindSafe(|| (self.fill)(sets, status, table))).map_err(|panic| {
-            table.clear();
-            let error = RefreshError(Fault::of(panic.as_ref()).to_string());
-            log::error!("{}: {error}", self.spec.summary);
-            error
-        })
-    }
+/// Starts the agent's own tables: they tell of these modules. One does not wait for another.
+pub fn start(status: &Arc<AgentStatus>, sets: &Arc<RwLock<Sets>>) -> Running {
+    let of = || (Arc::clone(status), Arc::clone(sets));
+    let (own, of_modules) = of();
+    let running =
+        Running::of(()).store(move |(), _, metric, value| agent::store(&now(&of_modules), &own, metric, value));
+    let add = |running: Starting<()>, StatusTable { spec, fill }: &'static StatusTable| {
+        let (status, sets) = of();
+        running.alone(spec, move |_, table| fill(&now(&sets), &status, table))
+    };
+    STATUS.iter().fold(running, add).started()
+}
 
-    /// Changes a value, given as text.
-    pub fn store(&self, sets: &Sets, status: &AgentStatus, column: usize, value: &[u8]) -> Result<(), TableError> {
-        match self.spec.cluster == agent::TABLE.cluster {
-            true => agent::store(sets, status, column, value),
-            false => Err(TableError::ReadOnly),
-        }
-    }
+/// Returns the sets that are loaded now.
+pub fn now(sets: &RwLock<Sets>) -> Sets {
+    sets.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// The agent's own tables: clusters 300 to 309, and 319 and 329 for scripts.
@@ -195,10 +194,11 @@ mod tests {
         let mut heads = BTreeSet::new();
         for spec in MODULES {
             let config = Config::parse("test", spec.section("").as_bytes()).unwrap();
-            let setup = Setup { section: &config.section(spec.name).unwrap(), process_refresh: None };
+            let section = config.section(spec.name).unwrap();
+            let setup = Setup::new(&section);
             let mut module = (spec.make)(&setup).unwrap();
             module.plan(&host, &mut Plan::default(), &mut bpf::constants());
-            module.losses(&Fake::new(), &mut |loss, _| {
+            module.start(&Fake::new()).losses(&Fake::new(), &mut |loss, _| {
                 let (short, sentence) = loss_words(loss);
                 let name = lost::instance(spec.name, short);
                 assert!(sentence.len() > short.len() && !name.contains(char::is_whitespace), "{loss}");

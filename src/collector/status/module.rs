@@ -3,8 +3,9 @@
 use super::super::guard::held;
 use super::module_states::{module_states, ModuleState};
 use super::{AgentStatus, Sets, NAMES};
-use crate::kit::{Shape, Table, TableSpec};
+use crate::kit::{SeriesLabel, Shape, Table, TableSpec};
 use crate::metrics;
+use std::sync::Arc;
 
 metrics! {
     STATE: str = 0 "agent.module.state" INSTANT NONE "failed, no values, running, postponed or off";
@@ -34,7 +35,9 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
     let configuration = status.configuration();
     for module in module_states(sets, &configuration) {
         let ModuleState { name, state, sentence, loaded } = &module;
-        let row = table.named(name.as_bytes()).text(STATE, state.as_bytes()).text(STATUS, sentence.as_bytes());
+        let labels = Arc::new(vec![("module", SeriesLabel::Text((*name).to_owned()))]);
+        let row = table.named(name.as_bytes()).labels(&labels);
+        let row = row.text(STATE, state.as_bytes()).text(STATUS, sentence.as_bytes());
         let row = row.text(CONTROL, status.orders.said(name).as_bytes());
         if module.is_off() {
             continue;

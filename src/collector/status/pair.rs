@@ -1,7 +1,7 @@
 //! The state of each pair: programs of a site's own.
 
 use super::{program, set_opt, AgentStatus, Sets, NAMES};
-use crate::kit::{Shape, Table, TableSpec};
+use crate::kit::{Shape, State, Table, TableSpec};
 use crate::metrics;
 
 metrics! {
@@ -28,9 +28,10 @@ pub static TABLE: TableSpec = TableSpec {
 pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
     let is_counted = program::is_counted(sets, status);
     for (_, loaded) in sets.modules() {
-        let Some(pair) = &loaded.pair else { continue };
-        // One at work has what it had when it was loaded, and no runs.
-        let now = loaded.idle().filter(|_| is_counted).and_then(|working| working.module.pair());
+        let Some(running) = loaded.running_now() else { continue };
+        let State::Pair(pair, runs) = &running.state else { continue };
+        // One at work has no runs.
+        let runs = is_counted.then(runs).flatten();
         let name = loaded.name.strip_prefix("user.").unwrap_or(&loaded.name);
         let row = table
             .named(name.as_bytes())
@@ -42,7 +43,7 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
             .set(MEMORY, pair.memory)
             .set(LOADING, pair.loading.as_micros() as u64);
         let row = set_opt(row, LOADED_AT, (!pair.loading.is_zero()).then_some(loaded.loaded_at));
-        let row = set_opt(row, RUNS, now.as_ref().map(|now| now.runs));
-        set_opt(row, TIME, now.map(|now| now.time));
+        let row = set_opt(row, RUNS, runs.map(|(runs, _)| runs));
+        set_opt(row, TIME, runs.map(|(_, time)| time));
     }
 }

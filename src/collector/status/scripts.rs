@@ -1,8 +1,7 @@
 //! All scripts with their texts, in one document.
 
-use super::super::guard::held;
 use super::{AgentStatus, Sets};
-use crate::kit::{Table, TableSpec};
+use crate::kit::{State, Table, TableSpec};
 use crate::metrics;
 
 /// Bytes of all texts together. A value in a fetch has at most 16 MB; each script has its own text as a metric besides.
@@ -17,12 +16,10 @@ pub static TABLE: TableSpec = TableSpec { metric_type: "control", ..TableSpec::s
 pub fn fill(sets: &Sets, _status: &AgentStatus, table: &mut Table) {
     let mut scripts = String::from("[");
     for (_, loaded) in sets.modules() {
-        // Others may be at work for long.
-        let working = loaded.module.as_ref().ok().filter(|_| loaded.name.starts_with("script."));
-        let Some(working) = working else { continue };
-        let Some(script) = held(working).module.script(MOST.saturating_sub(scripts.len())) else { continue };
+        let Some(running) = loaded.running_now() else { continue };
+        let State::Script(script) = &running.state else { continue };
         scripts += if scripts.len() > 1 { "," } else { "" };
-        scripts += &script;
+        scripts += &script.json(MOST.saturating_sub(scripts.len()));
     }
     table.single().text(SCRIPTS, (scripts + "]").as_bytes());
 }

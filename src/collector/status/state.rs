@@ -27,6 +27,6 @@ pub fn fill(sets: &Sets, _status: &AgentStatus, table: &mut Table) {
         let status = if pin.status.is_empty() { "not pinned" } else { &pin.status };
         let row = table.named(loaded.name.as_bytes()).text(STATUS, status.as_bytes());
         let row = row.set(PINNED, u32::from(pin.is_pinned)).set(DISCARDED, pin.discarded);
-        set_opt(row, SINCE, loaded.module.is_ok().then_some(since));
+        set_opt(row, SINCE, loaded.running.is_ok().then_some(since));
     }
 }

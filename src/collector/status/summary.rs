@@ -24,12 +24,12 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
     let configuration = status.configuration();
     // The filter of processes is no module that anybody enables. A pair that failed has no tables.
     let is_module = |module: &ModuleState<'_>| {
-        module.loaded.is_none_or(|(_, loaded)| loaded.pair.is_some() || !loaded.tables.is_empty())
+        module.loaded.is_none_or(|(_, loaded)| loaded.pair().is_some() || !loaded.tables.is_empty())
     };
     let states: Vec<ModuleState<'_>> = module_states(sets, &configuration).into_iter().filter(is_module).collect();
     let count = |is: &dyn Fn(&ModuleState<'_>) -> bool| states.iter().filter(|module| is(module)).count() as u32;
     let (failed, off) = (count(&|module| module.has_failed()), count(&|module| module.is_off()));
-    let of_pairs = sets.modules().filter_map(|(_, loaded)| loaded.pair.as_ref()).map(|pair| pair.memory);
+    let of_pairs = sets.modules().filter_map(|(_, loaded)| loaded.pair()).map(|pair| pair.memory);
     let memory: u64 = sets.kernels().map(LoadedObject::memory).chain(of_pairs).sum();
     let row = table
         .single()

@@ -447,12 +447,6 @@ macro_rules! options {
             prometheus: bool = false;
             $($others)*
         }
-
-        impl Options {
-            fn served(&self) -> $crate::kit::ServedBuckets {
-                $crate::kit::ServedBuckets::new(self.buckets, self.prometheus)
-            }
-        }
     };
     ($($(#[doc = $doc:expr])+ $name:ident: $ty:ty = $default:expr $(, for example $example:literal)?;)*) => {
         #[derive(Debug)]

@@ -23,7 +23,7 @@ impl ProbeList {
             return Err(section.reject(key, format!("expected {}, got none", ProbeList::EXPECTED)));
         }
         let kind = if key == "usdts" { "USDTs" } else { key };
-        log::info!("{}: Configured {kind}: ['{}']", section.name(), self.entries.join("', '"));
+        section.info(format!("Configured {kind}: ['{}']", self.entries.join("', '")));
         Ok(self)
     }
 

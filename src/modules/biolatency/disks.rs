@@ -5,8 +5,8 @@ use super::filter::DiskFilter;
 use super::{BioRow, DiskNumber, Operation, OwnedRows, ROWS, SMALLS};
 use crate::bpf::types::{bio_row, bio_small, fine_hist};
 use crate::kit::{
-    set_buckets, set_counts, Fine, FineCounts, Kept, Kernel, Row, RowMut, RowsView, SeriesLabel, SeriesLabels,
-    ServedBuckets, Shape, Table, TableSpec, Window, WindowClock,
+    set_buckets, set_counts, Buckets, Fine, FineCounts, Kept, Kernel, Row, RowMut, RowsView, SeriesLabel, SeriesLabels,
+    Shape, Starting, Table, TableSpec, Window, WindowClock,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,7 +40,8 @@ const OF_DISK: [(usize, Phase); 8] = [
 /// Largest number of disks with identifiers.
 pub const MOST_DISKS: usize = 4096;
 
-mod dev {
+/// Histograms of each disk.
+pub mod dev {
     crate::histograms! {
         "disk.dev";
         1 "read.total" "reads by disk" "from allocation to completion" "";
@@ -58,9 +59,12 @@ mod dev {
     }
     use super::*;
 
+    /// The table of quantiles.
     pub static TABLE: TableSpec =
         TableSpec::by_series("each disk", 320, Shape::Named { max: MOST_DISKS }, SERIES, HISTOGRAMS);
+    /// The table of buckets.
     pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each disk", 321, BUCKETS, HISTOGRAMS);
+    /// The table of buckets for Prometheus.
     pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each disk", 430, SECONDS, HISTOGRAMS);
 
     /// Sets the values of a disk's row other than those of histograms.
@@ -69,7 +73,8 @@ mod dev {
     }
 }
 
-mod whole {
+/// Histograms of all disks.
+pub mod whole {
     const ONCE: &str =
         "Without requests of device-mapper disks that have a row of their own: the disks below have them.";
     crate::histograms! {
@@ -81,14 +86,30 @@ mod whole {
     }
     use super::*;
 
+    /// The table of quantiles.
     pub static TABLE: TableSpec = TableSpec::by_series("all disks", 324, Shape::Single, SERIES, HISTOGRAMS);
+    /// The table of buckets.
     pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", 323, BUCKETS, HISTOGRAMS);
+    /// The table of buckets for Prometheus.
     pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket", 431, SECONDS, HISTOGRAMS);
 }
 
-/// Tables of disks and their buckets, of all disks and their buckets, and of both buckets for Prometheus.
-pub const TABLES: [&TableSpec; 6] =
-    [&dev::TABLE, &dev::BY_BUCKET, &whole::TABLE, &whole::BY_BUCKET, &dev::IN_SECONDS, &whole::IN_SECONDS];
+/// Adds the tables to those of a module that has these histograms.
+pub fn add_tables<T: Send + 'static>(
+    running: Starting<T>,
+    prometheus: bool,
+    of: fn(&mut T) -> &mut DiskHistograms,
+) -> Starting<T> {
+    running
+        .table(&dev::TABLE, move |module, kernel, table| of(module).fill(kernel, table))
+        .buckets(prometheus, &dev::BY_BUCKET, &dev::IN_SECONDS, move |module, kernel, table| {
+            of(module).fill_buckets(kernel, table);
+        })
+        .table(&whole::TABLE, move |module, kernel, table| of(module).fill_all(kernel, table))
+        .buckets(prometheus, &whole::BY_BUCKET, &whole::IN_SECONDS, move |module, kernel, table| {
+            of(module).fill_buckets_of_all(kernel, table);
+        })
+}
 
 /// A row: of reads and writes, or of flushes and discards.
 #[derive(Clone, Copy)]
@@ -148,7 +169,7 @@ pub struct DiskHistograms {
     filter: DiskFilter,
     /// Returns true if a disk's requests are those of disks below.
     is_above: fn(u32) -> bool,
-    buckets: ServedBuckets,
+    buckets: Buckets,
     clock: WindowClock,
     start: Instant,
     looks: u64,
@@ -171,7 +192,7 @@ impl DiskHistograms {
     /// Makes histograms without disks.
     pub fn new(
         window: Window,
-        buckets: ServedBuckets,
+        buckets: Buckets,
         filter: DiskFilter,
         look_up: LookUp,
         is_above: fn(u32) -> bool,
@@ -208,8 +229,13 @@ impl DiskHistograms {
         self.filter.counts(kernel, disk.map_or(0, DiskNumber::word))
     }
 
-    fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) -> u64 {
+    /// Notes disks that have counted since the last call.
+    pub fn look_for_new(&mut self, kernel: &dyn Kernel) {
         self.find(kernel);
+    }
+
+    fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) -> u64 {
+        let rows = self.find(kernel);
         self.looks += 1;
         let again = self.looks.is_multiple_of(NAMES_EVERY);
         if again {
@@ -220,7 +246,6 @@ impl DiskHistograms {
             disk.counts = self.filter.counts(kernel, word);
         }
         let part = self.clock.look(since_start, kernel.continues(&ROWS.def));
-        let rows = BothRows::of(kernel);
         let mut number = 0;
         for disk in self.disks.values_mut() {
             for (histogram, &(operation, phase)) in OF_DISK.iter().enumerate() {
@@ -236,29 +261,9 @@ impl DiskHistograms {
         part
     }
 
-    /// Fills one of [`TABLES`].
-    pub fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.find(kernel);
-        let rows = BothRows::of(kernel);
-        if table.is(&dev::TABLE) {
-            self.fill_disks(rows, table);
-        } else if table.is(&whole::TABLE) {
-            self.fill_whole(rows, table);
-        } else if table.is_any(&[&dev::BY_BUCKET, &dev::IN_SECONDS]) {
-            for disk in self.disks.values() {
-                let Some((name, labels)) = disk.served() else { continue };
-                let totals = self.totals(rows, &OF_DISK, |operation| disk.rows[operation].iter());
-                set_buckets(table, self.buckets, Some((name, labels)), &totals);
-            }
-        } else if table.is_any(&[&whole::BY_BUCKET, &whole::IN_SECONDS]) {
-            let own = || self.disks.values().filter(|disk| disk.is_of_all());
-            let totals = [0, 1, 2, 3].map(|operation| (operation, Phase::Total));
-            let totals = self.totals(rows, &totals, |operation| own().flat_map(move |disk| &disk.rows[operation]));
-            set_buckets(table, self.buckets, None, &totals);
-        }
-    }
-
-    fn fill_disks(&mut self, rows: BothRows<'_>, table: &mut Table) {
+    /// Fills the table of disks.
+    pub fn fill(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        let rows = self.find(kernel);
         for disk in self.disks.values_mut() {
             let Some((name, labels)) = disk.name.as_ref().filter(|_| disk.counts) else { continue };
             let bytes = std::array::from_fn(|operation| {
@@ -271,7 +276,28 @@ impl DiskHistograms {
         }
     }
 
-    fn fill_whole(&mut self, rows: BothRows<'_>, table: &mut Table) {
+    /// Fills a table of the buckets of disks.
+    pub fn fill_buckets(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        let rows = self.find(kernel);
+        for disk in self.disks.values() {
+            let Some((name, labels)) = disk.served() else { continue };
+            let totals = self.totals(rows, &OF_DISK, |operation| disk.rows[operation].iter());
+            set_buckets(table, self.buckets, Some((name, labels)), &totals);
+        }
+    }
+
+    /// Fills a table of the buckets of all disks.
+    pub fn fill_buckets_of_all(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        let rows = self.find(kernel);
+        let own = || self.disks.values().filter(|disk| disk.is_of_all());
+        let totals = [0, 1, 2, 3].map(|operation| (operation, Phase::Total));
+        let totals = self.totals(rows, &totals, |operation| own().flat_map(move |disk| &disk.rows[operation]));
+        set_buckets(table, self.buckets, None, &totals);
+    }
+
+    /// Fills the table of all disks.
+    pub fn fill_all(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        let rows = self.find(kernel);
         let mut row = table.single();
         for operation in 0..OPERATIONS {
             let total = OF_DISK.iter().position(|&of| of == (operation, Phase::Total)).unwrap_or_default();
@@ -297,9 +323,10 @@ impl DiskHistograms {
         of.iter().map(total).collect()
     }
 
-    /// Notes rows that have got an owner since the last call.
-    fn find(&mut self, kernel: &dyn Kernel) {
-        let BothRows(full, small) = BothRows::of(kernel);
+    /// Notes rows that have got an owner since the last call. Returns all rows.
+    fn find<'a>(&mut self, kernel: &'a dyn Kernel) -> BothRows<'a> {
+        let rows = BothRows::of(kernel);
+        let BothRows(full, small) = rows;
         let full = self.owned[0].find(full, bio_row::disk).into_iter();
         let small = self.owned[1].find(small, bio_small::disk).into_iter();
         let full = full.map(|(at, disk)| (disk, Operation::of_full(at), Place::Full(at)));
@@ -310,6 +337,7 @@ impl DiskHistograms {
             let new = || Disk::new(DiskNumber::read(disk), counts, look_up, is_above);
             self.disks.entry(disk).or_insert_with(new).rows[operation as usize].push(place);
         }
+        rows
     }
 
     /// Looks up the names again: disks come and go, and one that is gone is not served.
@@ -400,7 +428,7 @@ pub(super) mod tests {
 
     pub fn disks(window: u64) -> DiskHistograms {
         let filter = DiskFilter::new(Default::default(), |_| None);
-        DiskHistograms::new(Window(Duration::from_secs(window)), ServedBuckets::default(), filter, named, |major| {
+        DiskHistograms::new(Window(Duration::from_secs(window)), Buckets::default(), filter, named, |major| {
             major == 253
         })
     }
@@ -418,7 +446,13 @@ pub(super) mod tests {
 
     fn filled(disks: &mut DiskHistograms, fake: &Fake, spec: &TableSpec) -> Table {
         let mut table = Table::of(spec);
-        disks.refresh(fake, &mut table);
+        let fill: fn(&mut DiskHistograms, &dyn Kernel, &mut Table) = match spec.cluster {
+            320 => DiskHistograms::fill,
+            321 | 430 => DiskHistograms::fill_buckets,
+            324 => DiskHistograms::fill_all,
+            _ => DiskHistograms::fill_buckets_of_all,
+        };
+        fill(disks, fake, &mut table);
         table
     }
 
@@ -558,7 +592,7 @@ pub(super) mod tests {
         );
         assert_eq!(cell(&table, 6, "disk.dev.write.queue.bucket", &dev::BY_BUCKET), Some(10));
         assert_eq!(cell(&table, 6, "disk.dev.read.queue.bucket", &dev::BY_BUCKET), Some(0));
-        disks.buckets.width = Buckets::Fine;
+        disks.buckets = Buckets::Fine;
         assert_eq!(filled(&mut disks, &fake, &dev::BY_BUCKET).len(), 417);
     }
 
@@ -569,8 +603,6 @@ pub(super) mod tests {
         count(&fake, 0, VDA, 100, 10);
         count(&fake, 0, VDA, 3000, 2);
         disks.look(&fake, Duration::ZERO);
-        assert!(filled(&mut disks, &fake, &dev::IN_SECONDS).is_empty(), "by option only");
-        disks.buckets.prometheus = true;
         let table = filled(&mut disks, &fake, &dev::IN_SECONDS);
         let read = |row: usize, last: &str| cell(&table, row, &format!("disk.dev.read.total.{last}"), &dev::IN_SECONDS);
         let bounds: Vec<String> = [5, 6, 11, 25, 26].map(|row| table.name(row)).into();
@@ -582,7 +614,7 @@ pub(super) mod tests {
         assert_eq!(table.value(26, sum.unwrap()), Some(Atom::Double(0.007)));
         let table = filled(&mut disks, &fake, &whole::IN_SECONDS);
         assert_eq!((table.name(25), table.name(26), table.len()), ("+Inf".into(), "all".into(), 27));
-        disks.buckets.width = Buckets::Quarters;
+        disks.buckets = Buckets::Quarters;
         let table = filled(&mut disks, &fake, &dev::IN_SECONDS);
         let below = |bound: &str| {
             let row = (0..table.len()).find(|&row| table.name(row) == format!("{bound}::vda")).expect(bound);
@@ -592,7 +624,7 @@ pub(super) mod tests {
             (table.len(), below("0.000096"), below("0.000112"), below("+Inf")),
             (103, Some(0), Some(10), Some(12))
         );
-        disks.buckets.width = Buckets::Fine;
+        disks.buckets = Buckets::Fine;
         let table = filled(&mut disks, &fake, &dev::IN_SECONDS);
         assert_eq!((table.len(), table.name(416)), (418, "+Inf::vda".into()));
     }
@@ -616,7 +648,7 @@ pub(super) mod tests {
         let identify = |number: DiskNumber| named(number).map(|(name, _)| (name, 1));
         let filter = DiskFilter::new(Pattern::of("^v"), identify);
         let mut disks =
-            DiskHistograms::new(Window(Duration::from_secs(60)), ServedBuckets::default(), filter, named, |_| false);
+            DiskHistograms::new(Window(Duration::from_secs(60)), Buckets::default(), filter, named, |_| false);
         for (row, disk) in [(0, VDA), (2, DM), (4, GONE), (6, OTHERS)] {
             count(&fake, row, disk, 100, 10);
         }

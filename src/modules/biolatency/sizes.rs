@@ -4,7 +4,7 @@ use super::disks::{DiskHistograms, MOST_DISKS};
 use super::{OwnedRows, SIZES};
 use crate::bpf::types::{bio_size_row, fine_hist};
 use crate::kit::{
-    set_buckets, Fine, Kept, Kernel, Row, RowsView, SeriesLabel, SeriesLabels, ServedBuckets, Shape, Table, TableSpec,
+    set_buckets, Buckets, Fine, Kept, Kernel, Row, RowsView, SeriesLabel, SeriesLabels, Shape, Table, TableSpec,
     WindowClock,
 };
 use std::collections::BTreeMap;
@@ -34,9 +34,6 @@ pub static BY_BUCKET: TableSpec =
 pub static IN_SECONDS: TableSpec =
     TableSpec::in_seconds("each bucket of each disk and request size", 432, SECONDS, HISTOGRAMS)
         .with_options(&["by_size", "prometheus"]);
-
-/// The tables with the option `by_size`.
-pub const TABLES: [&TableSpec; 3] = [&TABLE, &BY_BUCKET, &IN_SECONDS];
 
 /// Histograms of disks and sizes with their windows.
 #[derive(Default)]
@@ -68,27 +65,41 @@ impl SizeHistograms {
         }
     }
 
-    /// Fills one of the tables with the disks that are served: the sizes that have counted.
-    pub fn refresh(&mut self, kernel: &dyn Kernel, disks: &DiskHistograms, buckets: ServedBuckets, table: &mut Table) {
+    /// Fills the table with the disks that are served: the sizes that have counted.
+    pub fn fill(&mut self, kernel: &dyn Kernel, disks: &DiskHistograms, table: &mut Table) {
+        self.each(kernel, disks, |rows, disk, class, name, labels| {
+            let row = table.named(name).labels(labels);
+            let ways = disk.kept.iter_mut().zip(&disk.rows).enumerate();
+            ways.fold(row, |row, (way, (kept, of))| kept[class].set(row, way, parts(rows, of, class)));
+        });
+    }
+
+    /// Fills a table of buckets.
+    pub fn fill_buckets(&mut self, kernel: &dyn Kernel, disks: &DiskHistograms, buckets: Buckets, table: &mut Table) {
+        self.each(kernel, disks, |rows, disk, class, name, labels| {
+            let totals = [0, 1].map(|way| Fine::total(parts(rows, &disk.rows[way], class)));
+            set_buckets(table, buckets, Some((name, labels)), &totals);
+        });
+    }
+
+    /// Passes each size that has counted, of each disk that is served, with the name and the labels of its series.
+    fn each<'a>(
+        &mut self,
+        kernel: &'a dyn Kernel,
+        disks: &DiskHistograms,
+        mut each: impl FnMut(RowsView<'a, bio_size_row>, &mut Disk, usize, &[u8], &Arc<SeriesLabels>),
+    ) {
         let rows = self.find(kernel);
         for (word, name, labels) in disks.served() {
             let Some(disk) = self.disks.get_mut(&word) else { continue };
             for (class, &size) in CLASSES.iter().enumerate() {
-                let of = |way: usize| parts(rows, &disk.rows[way], class);
-                if [0, 1].iter().all(|&way| disk.kept[way][class].read(of(way)).0 == 0) {
+                if [0, 1].iter().all(|&way| disk.kept[way][class].read(parts(rows, &disk.rows[way], class)).0 == 0) {
                     continue;
                 }
                 let series = [name, b"::", size.as_bytes()].concat();
                 let size = ("size", SeriesLabel::Text(size.to_owned()));
                 let labels = Arc::new(labels.iter().cloned().chain([size]).collect::<SeriesLabels>());
-                if !table.is(&TABLE) {
-                    let totals = [0, 1].map(|way| Fine::total(of(way)));
-                    set_buckets(table, buckets, Some((&series, &labels)), &totals);
-                    continue;
-                }
-                let row = table.named(&series).labels(&labels);
-                let ways = disk.kept.iter_mut().enumerate();
-                ways.fold(row, |row, (way, kept)| kept[class].set(row, way, of(way)));
+                each(rows, disk, class, &series, &labels);
             }
         }
     }
@@ -141,7 +152,7 @@ mod tests {
         sizes.tick(&fake, part, clock);
         count(&fake, 5, 4, 8);
         let mut table = Table::of(&TABLE);
-        sizes.refresh(&fake, &disks, ServedBuckets::default(), &mut table);
+        sizes.fill(&fake, &disks, &mut table);
         assert_eq!(table.names(), ["vda::4K", "vda::64K", "vda::over"]);
         let cells = |name: &str| [0, 1, 2].map(|row| cell(&table, row, &format!("disk.size.{name}"), &TABLE));
         assert_eq!(cells("read.total.count"), [Some(3), Some(0), Some(4)]);
@@ -153,7 +164,7 @@ mod tests {
         assert_eq!(labels.last(), Some(&("size", SeriesLabel::Text("64K".into()))));
         assert_eq!(labels[0], ("disk", SeriesLabel::Text("vda".into())));
         let mut table = Table::of(&BY_BUCKET);
-        sizes.refresh(&fake, &disks, ServedBuckets::default(), &mut table);
+        sizes.fill_buckets(&fake, &disks, Buckets::default(), &mut table);
         assert_eq!((table.len(), table.name(6 + 26)), (3 * 26, "64-127::vda::64K".into()));
         assert_eq!(cell(&table, 6 + 26, "disk.size.write.total.bucket", &BY_BUCKET), Some(16));
         assert!(matches!(table.keys()[0], Key::Name(_)), "identifiers are kept by name");

@@ -138,7 +138,7 @@ impl Slowest {
     }
 
     /// Fills the table with the disks that are served.
-    pub fn refresh(&self, disks: &DiskHistograms, table: &mut Table) {
+    pub fn fill(&self, disks: &DiskHistograms, table: &mut Table) {
         for (word, name, labels) in disks.served() {
             let parts = self.disks.get(&word).into_iter().flatten().map(|(_, exemplar)| exemplar);
             let Some(slowest) = parts.max_by_key(|exemplar| exemplar.total) else { continue };
@@ -235,7 +235,7 @@ mod tests {
         let mut disks = disks(12);
         disks.tick(fake);
         let mut table = Table::of(&TABLE);
-        slowest.refresh(&disks, &mut table);
+        slowest.fill(&disks, &mut table);
         table
     }
 

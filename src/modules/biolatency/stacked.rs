@@ -5,8 +5,8 @@ use super::disks::{self, named, LookUp, Named};
 use super::{DiskNumber, OwnedRows, Size, STACK_ROWS, WAITING};
 use crate::bpf::types::{self, bio_stack_row, fine_hist};
 use crate::kit::{
-    set_buckets, Fine, Hook, Kept, Kernel, Pattern, Plan, Row, RowsView, SeriesLabel, SeriesLabels, ServedBuckets,
-    Shape, Table, TableSpec, Tier, Window, WindowClock,
+    set_buckets, Buckets, Fine, Hook, Kept, Kernel, Pattern, Plan, Row, RowsView, SeriesLabel, SeriesLabels, Shape,
+    Table, TableSpec, Tier, Window, WindowClock,
 };
 use crate::{module_log, tracepoint};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +45,8 @@ crate::histograms! {
     with NAME: str = 0 "name" DISCRETE NONE "name of the stacked disk, for the variables of a dashboard";
 }
 
-static TABLE: TableSpec = TableSpec::by_series(
+/// The table of disks.
+pub static TABLE: TableSpec = TableSpec::by_series(
     "each disk without requests",
     330,
     Shape::Named { max: disks::MOST_DISKS },
@@ -53,16 +54,15 @@ static TABLE: TableSpec = TableSpec::by_series(
     HISTOGRAMS,
 )
 .with_options(&["stacked"]);
-static BY_BUCKET: TableSpec =
+/// The table of their buckets.
+pub static BY_BUCKET: TableSpec =
     TableSpec::by_bucket("each bucket of each disk without requests", 347, BUCKETS, HISTOGRAMS)
         .with_options(&["stacked"]);
 
-static IN_SECONDS: TableSpec =
+/// The table of their buckets for Prometheus.
+pub static IN_SECONDS: TableSpec =
     TableSpec::in_seconds("each bucket of each disk without requests", 433, SECONDS, HISTOGRAMS)
         .with_options(&["stacked", "prometheus"]);
-
-/// Tables of disks, of their buckets, and of these for Prometheus.
-pub const TABLES: [&TableSpec; 3] = [&TABLE, &BY_BUCKET, &IN_SECONDS];
 
 /// Adds the hooks and maps of the option to the module's plan.
 pub fn plan(size: &Size, plan: &mut Plan, constants: &mut types::rodata) {
@@ -79,7 +79,7 @@ pub struct StackedDisks {
     look_up: LookUp,
     /// The names of the disks that are shown.
     devices: Pattern,
-    buckets: ServedBuckets,
+    buckets: Buckets,
     clock: WindowClock,
     start: Instant,
     looks: u64,
@@ -104,7 +104,7 @@ type StackRows<'a> = RowsView<'a, bio_stack_row>;
 
 impl StackedDisks {
     /// Makes histograms without disks.
-    pub fn new(window: Window, buckets: ServedBuckets, devices: Pattern, look_up: LookUp) -> StackedDisks {
+    pub fn new(window: Window, buckets: Buckets, devices: Pattern, look_up: LookUp) -> StackedDisks {
         StackedDisks {
             look_up,
             devices,
@@ -146,25 +146,28 @@ impl StackedDisks {
         }
     }
 
-    /// Fills one of [`TABLES`]; leaves others as they are.
-    pub fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        if !TABLES.iter().any(|spec| table.is(spec)) {
-            return;
-        }
+    /// Fills the table.
+    pub fn fill(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         self.find(kernel);
         let rows = kernel.rows(STACK_ROWS);
         for disk in self.disks.values_mut() {
             let Some((name, labels)) = &disk.name else { continue };
-            if !table.is(&TABLE) {
-                let totals: Vec<_> =
-                    (0..OPERATIONS).map(|operation| Fine::total(parts(rows, &disk.rows, operation))).collect();
-                set_buckets(table, self.buckets, Some((name, labels)), &totals);
-                continue;
-            }
             let mut row = table.named(name).labels(labels).text(NAME, name);
             for (operation, kept) in disk.kept.iter_mut().enumerate() {
                 row = kept.set(row, operation, parts(rows, &disk.rows, operation));
             }
+        }
+    }
+
+    /// Fills a table of buckets.
+    pub fn fill_buckets(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        self.find(kernel);
+        let rows = kernel.rows(STACK_ROWS);
+        for disk in self.disks.values() {
+            let Some((name, labels)) = &disk.name else { continue };
+            let totals: Vec<_> =
+                (0..OPERATIONS).map(|operation| Fine::total(parts(rows, &disk.rows, operation))).collect();
+            set_buckets(table, self.buckets, Some((name, labels)), &totals);
         }
     }
 
@@ -252,7 +255,7 @@ mod tests {
     }
 
     fn stacked(window: u64) -> StackedDisks {
-        StackedDisks::new(Window(Duration::from_secs(window)), ServedBuckets::default(), Pattern::default(), known)
+        StackedDisks::new(Window(Duration::from_secs(window)), Buckets::default(), Pattern::default(), known)
     }
 
     fn fake() -> Fake {
@@ -270,7 +273,10 @@ mod tests {
 
     fn filled(stacked: &mut StackedDisks, fake: &Fake, spec: &TableSpec) -> Table {
         let mut table = Table::of(spec);
-        stacked.refresh(fake, &mut table);
+        match std::ptr::eq(spec, &TABLE) {
+            true => stacked.fill(fake, &mut table),
+            false => stacked.fill_buckets(fake, &mut table),
+        }
         table
     }
 
@@ -305,7 +311,7 @@ mod tests {
         count(&fake, 2, DM, 0, 100, 5);
         for (devices, names) in [("^dm-", vec!["dm-0"]), ("^sd", vec![])] {
             let window = Window(Duration::from_secs(60));
-            let mut stacked = StackedDisks::new(window, ServedBuckets::default(), Pattern::of(devices), known);
+            let mut stacked = StackedDisks::new(window, Buckets::default(), Pattern::of(devices), known);
             (0..disks::NAMES_EVERY).for_each(|_| stacked.look(&fake, Duration::ZERO));
             assert_eq!(filled(&mut stacked, &fake, &TABLE).names(), names, "{devices}");
         }

@@ -8,8 +8,8 @@ use crate::bpf::types::{cgroup_owner, fine_hist, mark};
 use crate::bpf::Field;
 use crate::host::{series_name, Cgroup, Cgroups, NoCgroups};
 use crate::kit::{
-    set_buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, OwnedTable, Plan, Row, Rows, RowsView, SeriesLabel,
-    SeriesLabels, ServedBuckets, Shape, Table, TableSpec, Window, WindowClock,
+    set_buckets, Buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, OwnedTable, Plan, Row, Rows, RowsView, SeriesLabel,
+    SeriesLabels, Shape, Table, Window, WindowClock,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -42,8 +42,6 @@ pub struct ByCgroup<R: 'static> {
     pub counters: &'static [(Metric<u64>, Field<R, u64>)],
     /// Metric with the name of the series.
     pub name: Metric<str>,
-    /// The table by cgroup.
-    pub series: &'static TableSpec,
 }
 
 /// Shape of tables whose series are named by path; removed cgroups keep their identifiers for a day.
@@ -111,7 +109,7 @@ pub fn find_all(tree: &dyn Tree, ids: &mut HashSet<u64>, found: &mut dyn FnMut(C
 pub struct CgroupHistograms<R: 'static> {
     of: &'static ByCgroup<R>,
     tree: Result<Box<dyn Tree + Send>, NoCgroups>,
-    served: ServedBuckets,
+    buckets: Buckets,
     clock: WindowClock,
     start: Instant,
     ticks: u64,
@@ -152,13 +150,13 @@ impl<R> CgroupHistograms<R> {
         of: &'static ByCgroup<R>,
         tree: Result<T, NoCgroups>,
         window: Window,
-        served: ServedBuckets,
+        buckets: Buckets,
     ) -> Self {
         let labels = vec![("cgroup", SeriesLabel::Text(String::from_utf8_lossy(OTHER).into_owned()))];
         CgroupHistograms {
             of,
             tree: tree.map(|tree| Box::new(tree) as Box<dyn Tree + Send>),
-            served,
+            buckets,
             clock: WindowClock::new(window),
             start: Instant::now(),
             ticks: 0,
@@ -208,22 +206,29 @@ impl<R> CgroupHistograms<R> {
         self.claims.release_contested(kernel.rows(self.of.owners).iter().enumerate());
     }
 
-    /// Fills one of the tables.
-    pub fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+    /// Fills the table of cgroups.
+    pub fn fill(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         self.find(kernel);
-        let view = View::of(self.of, kernel);
-        let by_cgroup = table.is(self.of.series);
-        let all = self.series.iter_mut().map(|(name, series)| (&name[..], series)).chain([(OTHER, &mut self.other)]);
-        for (name, series) in all {
-            if by_cgroup {
-                fill(self.of, view, name, series, table);
-            } else {
-                let all = || rows(view, &series.rows, &series.past);
-                let total = |&field: &Field<R, fine_hist>| Fine::total(all().map(|row| row.part(field)));
-                let totals: Vec<_> = self.of.histograms.iter().map(total).collect();
-                set_buckets(table, self.served, Some((name, &series.labels)), &totals);
-            }
+        let (of, view) = (self.of, View::of(self.of, kernel));
+        for (name, series) in self.all() {
+            fill(of, view, name, series, table);
         }
+    }
+
+    /// Fills a table of the buckets of cgroups.
+    pub fn fill_buckets(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        self.find(kernel);
+        let (of, view, buckets) = (self.of, View::of(self.of, kernel), self.buckets);
+        for (name, series) in self.all() {
+            let all = || rows(view, &series.rows, &series.past);
+            let total = |&field: &Field<R, fine_hist>| Fine::total(all().map(|row| row.part(field)));
+            let totals: Vec<_> = of.histograms.iter().map(total).collect();
+            set_buckets(table, buckets, Some((name, &series.labels)), &totals);
+        }
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = (&[u8], &mut Series<R>)> {
+        self.series.iter_mut().map(|(name, series)| (&name[..], series)).chain([(OTHER, &mut self.other)])
     }
 
     /// Returns the sum of a counter over all series.
@@ -415,7 +420,7 @@ fn rows<'a, R>(
 pub(crate) mod tests {
     use super::*;
     use crate::bpf::types::{cgd_row, cgd_side};
-    use crate::kit::{Fake, MetricDef};
+    use crate::kit::{Fake, MetricDef, TableSpec};
     use crate::pcp::{Sem, Type, Units};
     use std::sync::{Mutex, MutexGuard};
 
@@ -456,7 +461,6 @@ pub(crate) mod tests {
         histograms: &[READS],
         counters: &[(Metric::new(8), BYTES)],
         name: Metric::new(7),
-        series: &TABLE,
     };
 
     /// A tree of cgroups with their ids, which counts the walks through it.
@@ -501,12 +505,8 @@ pub(crate) mod tests {
     fn start() -> (Fake, Directories, CgroupHistograms<cgd_row>) {
         let fake = Fake::new().with(OWNERS, PLACES).with(ROWS, 2 * (PLACES + 1));
         let tree = Directories::default();
-        let cgroups = CgroupHistograms::new(
-            &BY_CGROUP,
-            Ok(tree.clone()),
-            Window(Duration::from_secs(60)),
-            ServedBuckets::default(),
-        );
+        let cgroups =
+            CgroupHistograms::new(&BY_CGROUP, Ok(tree.clone()), Window(Duration::from_secs(60)), Buckets::default());
         (fake, tree, cgroups)
     }
 
@@ -534,7 +534,7 @@ pub(crate) mod tests {
     /// Returns each series with its count.
     fn counts(fake: &Fake, cgroups: &mut CgroupHistograms<cgd_row>) -> Vec<(String, u64)> {
         let mut table = Table::of(&TABLE);
-        cgroups.refresh(fake, &mut table);
+        cgroups.fill(fake, &mut table);
         (0..table.len())
             .map(|row| {
                 let count = table.number(row, 0).unwrap();
@@ -554,7 +554,7 @@ pub(crate) mod tests {
 
     fn p50(fake: &Fake, cgroups: &mut CgroupHistograms<cgd_row>, name: &str) -> Option<u64> {
         let mut table = Table::of(&TABLE);
-        cgroups.refresh(fake, &mut table);
+        cgroups.fill(fake, &mut table);
         table.number((0..table.len()).find(|&row| table.name(row) == name).unwrap(), 2)
     }
 
@@ -578,7 +578,7 @@ pub(crate) mod tests {
         assert_eq!(tree.lock().1, 1, "walks");
         assert_eq!(p50(&fake, &mut cgroups, "/a"), MEDIAN);
         let mut table = Table::of(&BY_BUCKET);
-        cgroups.refresh(&fake, &mut table);
+        cgroups.fill_buckets(&fake, &mut table);
         assert_eq!((table.len(), table.name(6), table.number(6, 0)), (3 * 26, "64-127::/a".into(), Some(4)));
         assert_eq!(table.labels(30), Some(&tree.labels(b"/b c")));
     }

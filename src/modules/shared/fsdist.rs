@@ -2,8 +2,8 @@
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
-    by_thread, plan_set_table, FineHistogram, HistogramRows, Histograms, Hook, Host, Kernel, MapDef, Metric, MetricDef,
-    Module, Plan, ProcessFilter, RefreshError, Rows, Table, TableSpec,
+    by_thread, plan_set_table, EachLoss, FineHistogram, HistogramRows, Histograms, Hook, Host, Kernel, MapDef, Metric,
+    MetricDef, Module, Plan, ProcessFilter, Rows, Running, Table, TableSpec,
 };
 use crate::pcp::{Sem, Type, Units};
 
@@ -19,8 +19,14 @@ pub struct Operations {
     pub constants: fn(&mut rodata, u32, u64),
     /// Processes that count.
     pub process: ProcessFilter,
-    /// Tables of counts and quantiles, of buckets, and of buckets for Prometheus.
-    pub tables: [&'static TableSpec; 3],
+    /// The table of requests by power of two.
+    pub latency: &'static TableSpec,
+    /// The table of counts and quantiles.
+    pub by_operation: &'static TableSpec,
+    /// The table of buckets.
+    pub by_bucket: &'static TableSpec,
+    /// The table of buckets for Prometheus, if it is asked for.
+    pub in_seconds: Option<&'static TableSpec>,
     /// Histograms, one for each operation.
     pub histograms: Histograms,
 }
@@ -40,18 +46,26 @@ impl Module for Operations {
         plan.entries(self.rows.def.name, host.cpus);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        let histograms = self.histograms(kernel);
-        if table.is(self.tables[0]) {
-            self.histograms.set(table.single(), 0, &histograms);
-        } else if table.is_any(&self.tables[1..]) {
-            self.histograms.set_buckets(table, None, &histograms);
-        }
-        Ok(())
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        let Operations { latency, rows, by_operation, by_bucket, in_seconds, .. } = *self;
+        let running = Running::of(*self)
+            .at_once(latency, move |kernel, table| {
+                (0..4).for_each(|operation| operation_latency(rows, operation).read(kernel, table));
+            })
+            .quick(by_operation, Self::fill)
+            .quick(by_bucket, Self::fill_buckets);
+        let running = in_seconds.into_iter().fold(running, |running, table| running.quick(table, Self::fill_buckets));
+        running.tick(Self::tick).losses(Self::losses).started()
+    }
+}
+
+impl Operations {
+    fn fill(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        self.histograms.set(table.single(), 0, &self.histograms(kernel));
     }
 
-    fn refresh_at_once(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Option<Result<(), RefreshError>> {
-        Some(self.refresh(kernel, table))
+    fn fill_buckets(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        self.histograms.set_buckets(table, None, &self.histograms(kernel));
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -59,7 +73,7 @@ impl Module for Operations {
         self.histograms.tick(&histograms, kernel.continues(&self.rows.def));
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let rows = kernel.rows(self.rows);
         let (unmatched, displaced) = (rows.sum(fs_row::unmatched), rows.sum(fs_row::displaced));
         each("start-unseen: operations whose start was not seen", unmatched.saturating_sub(displaced));
@@ -77,7 +91,7 @@ macro_rules! file_system {
     ) => {
         use $crate::bpf::types::{fs_row, set_numbers};
         use $crate::kit::*;
-        use $crate::modules::shared::fsdist::{operation_latency, operation_metric, Operations};
+        use $crate::modules::shared::fsdist::{operation_metric, Operations};
 
         $crate::options! {
             process;
@@ -132,12 +146,6 @@ macro_rules! file_system {
                     concat!("synchronisations of files on ", $called, " by the time they took"),
                 ),
             ],
-            readings: &[
-                &operation_latency(ROWS, 0),
-                &operation_latency(ROWS, 1),
-                &operation_latency(ROWS, 2),
-                &operation_latency(ROWS, 3),
-            ],
             ..TableSpec::NEW
         };
 
@@ -163,8 +171,11 @@ macro_rules! file_system {
                         constants.$mask = mask;
                         constants.$filter = filter;
                     },
-                    tables: [&BY_OPERATION, &BY_BUCKET, &IN_SECONDS],
-                    histograms: Histograms::new(options.window.window(), options.served()),
+                    latency: &TABLE,
+                    by_operation: &BY_OPERATION,
+                    by_bucket: &BY_BUCKET,
+                    in_seconds: options.prometheus.then_some(&IN_SECONDS),
+                    histograms: Histograms::new(options.window.window(), options.buckets),
                     process: options.process,
                 }))
             },
@@ -178,8 +189,8 @@ pub const fn operation_metric(item: u32, name: &'static str, oneline: &'static s
     MetricDef { item, name, also: &[], ty: Type::U64, sem: Sem::COUNTER, units: Units::USEC, oneline }
 }
 
-/// Returns the histogram of an operation; [`file_system!`] calls it. It has no values before the first operation of any kind.
-pub const fn operation_latency(rows: Rows<fs_row>, operation: usize) -> FineHistogram<fs_row> {
+/// Returns the histogram of an operation. It has no values before the first operation of any kind.
+fn operation_latency(rows: Rows<fs_row>, operation: usize) -> FineHistogram<fs_row> {
     FineHistogram { metric: Metric::new(operation), rows, histogram: fs_row::hists.nth(operation), from_start: false }
 }
 
@@ -187,27 +198,35 @@ pub const fn operation_latency(rows: Rows<fs_row>, operation: usize) -> FineHist
 mod tests {
     use super::*;
     use crate::bpf::types::fine_hist;
-    use crate::kit::{Fake, Fine, Seconds, ServedBuckets, SERIES_METRICS};
+    use crate::kit::{Buckets, Fake, Fine, Seconds, SERIES_METRICS};
     use crate::modules::find;
     use crate::pcp::Atom;
 
     const ROWS: Rows<fs_row> = Rows::new("zfs_rows");
     static HOOK: Hook = Hook { name: "f", tiers: &[], needs: "" };
 
-    fn module() -> Operations {
-        Operations {
+    fn table(at: usize) -> &'static TableSpec {
+        find("zfsdist").unwrap().tables[at]
+    }
+
+    fn module() -> Running {
+        let module = Operations {
             hooks: [&HOOK; 4],
             rows: ROWS,
             starts: MapDef::private::<[u64; 2]>("test_starts"),
             constants: |_, _, _| (),
             process: ProcessFilter::default(),
-            tables: [1, 2, 3].map(|table| find("zfsdist").unwrap().tables[table]),
-            histograms: Histograms::new(Seconds(60).window(), ServedBuckets::default()),
-        }
+            latency: table(0),
+            by_operation: table(1),
+            by_bucket: table(2),
+            in_seconds: None,
+            histograms: Histograms::new(Seconds(60).window(), Buckets::default()),
+        };
+        Box::new(module).start(&Fake::new())
     }
 
     fn filled(fake: &Fake) -> Table {
-        fake.filled(find("zfsdist").unwrap().tables[0], &mut module())
+        fake.filled(table(0), &module())
     }
 
     #[test]
@@ -243,26 +262,26 @@ mod tests {
 
     #[test]
     fn operations_have_counts_sums_and_quantiles() {
-        let (fake, mut module) = (Fake::new().with(ROWS, 2), module());
+        let (fake, module) = (Fake::new().with(ROWS, 2), module());
         for (cpu, operation, us, count) in [(0, 1, 3, 98), (1, 1, 700, 2), (1, 3, 9000, 1)] {
             let histogram = fake.row(ROWS, cpu).part(fs_row::hists.nth(operation));
             histogram.set(fine_hist::buckets.nth(Fine::bucket(us * 1000)), count);
             histogram.set(fine_hist::sum, us * 1000 * count);
         }
         module.tick(&fake);
-        let table = fake.filled(module.tables[0], &mut module);
+        let filled = fake.filled(table(1), &module);
         let cell = |name: &str| {
-            let metrics = module.tables[0].metrics;
-            table.number(0, metrics.iter().position(|metric| metric.name == format!("fs.zfs.{name}")).unwrap())
+            let metrics = table(1).metrics;
+            filled.number(0, metrics.iter().position(|metric| metric.name == format!("fs.zfs.{name}")).unwrap())
         };
         assert_eq!((cell("read.count"), cell("read.sum")), (Some(100), Some(98 * 3_000 + 2 * 700_000)));
         assert_eq!((cell("fsync.count"), cell("open.count"), cell("open.p50")), (Some(1), Some(0), None));
         assert_eq!(cell("read.p50"), Some(3));
         let (p99, max) = (cell("read.p99").unwrap() as f64, cell("fsync.max").unwrap() as f64);
         assert!((p99 / 700.0 - 1.0).abs() < Fine::ERROR && (max / 9000.0 - 1.0).abs() < Fine::ERROR, "{p99} {max}");
-        let table = fake.filled(module.tables[1], &mut module);
-        assert_eq!((table.len(), table.name(9)), (26, "512-1023".into()));
-        assert_eq!([1, 3].map(|operation| table.number(9, operation)), [Some(2), Some(0)]);
-        assert_eq!(module.tables[0].metrics.len(), 4 * SERIES_METRICS.len());
+        let buckets = fake.filled(table(2), &module);
+        assert_eq!((buckets.len(), buckets.name(9)), (26, "512-1023".into()));
+        assert_eq!([1, 3].map(|operation| buckets.number(9, operation)), [Some(2), Some(0)]);
+        assert_eq!(table(1).metrics.len(), 4 * SERIES_METRICS.len());
     }
 }

@@ -1,7 +1,7 @@
 //! Counting of the hits of a template's targets, for all modules that count hits. Kernel side: bpf/shared/hits.bpf.h.
 
 use crate::bpf::types::{hit, rodata};
-use crate::kit::{Hook, Host, Kernel, Metric, Module, Plan, RefreshError, Rows, Table, Target};
+use crate::kit::{EachLoss, Hook, Host, Kernel, Metric, Module, Plan, Rows, Running, Table, TableSpec, Target};
 use std::fmt::Display;
 use std::time::Instant;
 use thiserror::Error;
@@ -126,16 +126,16 @@ pub trait Finder: Send {
     /// The constant that has the number of counters per CPU.
     fn stride(constants: &mut rodata) -> &mut u32;
 
-    /// Same as [`Module::tick`].
+    /// Work of each second.
     fn tick(&mut self, _targets: &TargetList, _kernel: &dyn Kernel) {}
 
-    /// Same as [`Module::due`].
+    /// Time of the next work besides.
     fn due(&self) -> Option<Instant> {
         None
     }
 
-    /// Same as [`Module::losses`].
-    fn losses(&self, _each: &mut dyn FnMut(&'static str, u64)) {}
+    /// Lost events.
+    fn losses(&self, _each: EachLoss<'_>) {}
 }
 
 /// A module that counts the hits of targets, with an instance for each target, even before its first hit.
@@ -144,6 +144,8 @@ pub struct Hits<F> {
     pub targets: TargetList,
     /// The counters.
     pub rows: Rows<hit>,
+    /// The table.
+    pub table: &'static TableSpec,
     /// The metric.
     pub count: Metric<u64>,
 }
@@ -154,29 +156,28 @@ impl<F> Hits<F> {
     }
 }
 
-impl<F: Finder> Module for Hits<F> {
+impl<F: Finder + 'static> Module for Hits<F> {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
         self.finder.find(&mut self.targets, plan, constants);
         *F::stride(constants) = self.counters().size(host, plan);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        let table = self.table;
+        Running::of(*self)
+            .table(table, Self::refresh)
+            .tick(|module, kernel| module.finder.tick(&module.targets, kernel))
+            .due(|module| module.finder.due())
+            .losses(|module, _, each| module.finder.losses(each))
+            .started()
+    }
+}
+
+impl<F: Finder> Hits<F> {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         for (number, name) in self.targets.attached(kernel) {
             table.named(name.as_bytes()).set(self.count, self.counters().sum(kernel, number));
         }
-        Ok(())
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.finder.tick(&self.targets, kernel);
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.finder.due()
-    }
-
-    fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        self.finder.losses(each);
     }
 }
 

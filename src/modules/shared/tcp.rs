@@ -1,7 +1,7 @@
 //! Hooks of the TCP modules, so that the loader sees one of each, and the format of addresses.
 
-use crate::kit::{Hook, Ports, Tier};
-use crate::{module_log, tracepoint};
+use crate::kit::{Hook, Ports, Setup, Tier};
+use crate::tracepoint;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The hook for every send and receive on a socket, with its length. UDP's functions in the last tier belong to netproc only.
@@ -63,11 +63,11 @@ pub fn address(family: u16, bytes: [u8; 16]) -> String {
     }
 }
 
-/// Logs the ports to which a module is restricted.
-pub fn tell_ports(remote: &Ports, local: &Ports) {
+/// Adds a remark about the ports to which a module is restricted.
+pub fn note_ports(setup: &Setup<'_>, remote: &Ports, local: &Ports) {
     for (which, ports) in [("remote", remote), ("local", local)] {
         if !ports.0.is_empty() {
-            module_log!(info, "Filtering on {which} ports: {:?}.", ports.0);
+            setup.section.info(format!("Filtering on {which} ports: {:?}.", ports.0));
         }
     }
 }

@@ -4,6 +4,7 @@
 use super::{Product, BCC, BIO_ROWS, COMMANDS, FORKS, LATENCY};
 use crate::reference::pmcd::{self, decode, frame, split};
 use crate::reference::{Reference, DOMAIN, EMPTY, LAST, THREE};
+use crate::served::Served;
 use corebcc::agent::Source;
 use corebcc::bpf::types::{bio_row, fine_hist};
 use corebcc::kit::Fine;

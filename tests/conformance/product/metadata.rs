@@ -3,6 +3,7 @@
 use super::{Product, BCC, COMMANDS, FORKS, LATENCY, PROCESSES, SESSIONS};
 use crate::labels::{sets, CLUSTER, DOMAIN_CLASS, INDOM, INSTANCES, ITEM};
 use crate::reference::pmcd::{self, names, word};
+use crate::served::Served;
 use corebcc::agent::Source;
 use corebcc::collector::STATUS;
 use corebcc::modules::find;
@@ -26,28 +27,13 @@ fn declared() -> BTreeSet<(String, Pmid)> {
 }
 
 #[test]
-fn c16_the_products_metrics_are_described_as_they_are_declared() {
+fn c48_the_products_names_are_those_that_are_declared() {
     let mut product = Product::started();
-    let descs = product.descs();
-    assert_eq!(descs.len(), declared().len());
-    for desc in descs {
-        let reply = product.pmcd.ask(&pmcd::desc(desc.pmid));
-        let units = word(&reply, 28);
-        assert_eq!([0, 4, 12, 16].map(|at| word(&reply, at)), [32, 0x7005, desc.pmid.0, desc.ty.0 as u32]);
-        assert_eq!([20, 24].map(|at| word(&reply, at)), [desc.indom.0, desc.sem.0 as u32], "{}", desc.pmid);
-        assert_eq!(units & 0xff, 0, "{}", desc.pmid);
-        assert_eq!(desc.pmid.domain(), BCC);
-        assert!(desc.indom == Indom::NULL || desc.indom.domain() == BCC, "{}", desc.pmid);
-    }
-}
-
-#[test]
-fn c17_the_product_knows_no_other_metric() {
-    let mut product = Product::started();
-    for pmid in [Pmid::new(BCC, 2, 1), Pmid::new(BCC, 299, 0), Pmid::new(BCC, 4095, 1023), Pmid::new(BCC + 1, 2, 0)] {
-        assert_eq!(product.pmcd.error(&pmcd::desc(pmid)), -12358, "{pmid}");
-        assert_eq!(product.fetch(&[pmid])[0].numval, -12358, "{pmid}");
-    }
+    let names = names(&product.answer(&pmcd::traverse("bcc")));
+    let pmid = |name: &str, product: &mut Product| Pmid(word(&product.answer(&pmcd::lookup(name)), 20));
+    let found: BTreeSet<_> = names.into_iter().map(|(_, name)| (name.clone(), pmid(&name, &mut product))).collect();
+    assert_eq!(found, declared());
+    assert_eq!(product.descs().len(), found.len());
 }
 
 #[test]
@@ -74,55 +60,6 @@ fn c46_the_products_metrics_and_domains_have_both_texts() {
     for (ident, of) in [(Pmid::new(BCC, 299, 0).0, OF_METRIC), (Indom::new(BCC, 2).0, OF_INDOM)] {
         assert_eq!(product.pmcd.error(&pmcd::text(ident, ONELINE | of)), -12349);
     }
-}
-
-#[test]
-fn c48_every_name_of_the_product_resolves_and_back() {
-    let mut product = Product::started();
-    let all = names(&product.pmcd.ask(&pmcd::traverse("bcc")));
-    let mut found = BTreeSet::new();
-    for (_, name) in all {
-        let pmid = Pmid(word(&product.pmcd.ask(&pmcd::lookup(&name)), 20));
-        assert_eq!(word(&product.pmcd.ask(&pmcd::desc(pmid)), 12), pmid.0, "{name}");
-        assert_eq!(names(&product.pmcd.ask(&pmcd::names_of(pmid))), [(None, name.clone())]);
-        found.insert((name, pmid));
-    }
-    assert_eq!(found, declared());
-}
-
-#[test]
-fn c50_the_products_names_make_a_tree_that_traverses_alike() {
-    let mut product = Product::started();
-    let all: BTreeSet<String> = names(&product.pmcd.ask(&pmcd::traverse("bcc"))).into_iter().map(|(_, n)| n).collect();
-    let (mut inner, mut leaves) = (vec!["bcc".to_string()], BTreeSet::new());
-    while let Some(node) = inner.pop() {
-        assert_eq!(product.pmcd.error(&pmcd::lookup(&node)), -12357, "{node} is no leaf");
-        let reply = product.pmcd.ask(&pmcd::children(&node, true));
-        let children = names(&reply);
-        assert_eq!(word(&reply, 12) as usize, children.iter().map(|(_, name)| name.len() + 1).sum::<usize>());
-        for (status, child) in children {
-            let child = format!("{node}.{child}");
-            match status {
-                Some(0) => drop(leaves.insert(child)),
-                _ => inner.push(child),
-            }
-        }
-    }
-    assert_eq!(leaves, all);
-}
-
-#[test]
-fn c51_a_leaf_of_the_product_has_no_children() {
-    let mut product = Product::started();
-    let reply = product.pmcd.ask(&pmcd::children("bcc.proc.sysfork", true));
-    assert_eq!([0, 12, 16, 20].map(|at| word(&reply, at)), [24, 0, 0, 0]);
-    let own = names(&product.pmcd.ask(&pmcd::traverse("bcc.proc.sysfork")));
-    assert_eq!(own, [(None, "bcc.proc.sysfork".to_string())]);
-    for name in ["bcc.proc.sys", "bcc.nope", "bc", "bcc.", ""] {
-        assert_eq!(product.pmcd.error(&pmcd::children(name, false)), -12357, "{name:?}");
-        assert_eq!(product.pmcd.error(&pmcd::traverse(name)), -12357, "{name:?}");
-    }
-    assert_eq!(product.pmcd.error(&pmcd::names_of(Pmid::new(BCC, 299, 0))), -12358);
 }
 
 #[test]

@@ -8,7 +8,8 @@ mod metadata;
 mod state;
 
 use crate::reference::pmcd::{self, Pmcd, Set, Wire};
-use corebcc::agent::{Options, Source};
+use crate::served::{Facts, Served};
+use corebcc::agent::Options;
 use corebcc::bpf::types::{bio_row, exec_row, fine_hist, fork_row, net_row, syscall_row, thread, thread_name};
 use corebcc::bpf::{record_bytes, types::tcp_session};
 use corebcc::catalog::{EnabledModule, Help, Registry};
@@ -16,7 +17,7 @@ use corebcc::collector::{prepare, status_tables, survey, AgentStatus, Collector,
 use corebcc::config::Config;
 use corebcc::kit::{Fine, Rows};
 use corebcc::modules::MODULES;
-use corebcc::pcp::{Desc, Indom, InstId, Pmid, IN_NULL};
+use corebcc::pcp::{Indom, InstId, Pmid, IN_NULL};
 use corebcc::pdu::{Pdu, PduType};
 use fake_kernel::{FakeKernel, Trouble};
 use std::sync::mpsc;
@@ -73,15 +74,36 @@ module = bioperpid
 cluster = 1
 ";
 
+/// Facts about a product as [`Product::started`] makes it.
+pub fn facts() -> Facts {
+    let pmid = |cluster, item| Pmid::new(BCC, cluster, item);
+    Facts {
+        domain: BCC,
+        root: "bcc",
+        inner: "bcc.proc",
+        leaf: "bcc.proc.sysfork",
+        single: FORKS,
+        many: pmid(0, 0),
+        indom: LATENCY,
+        instances: &[(0, "0-1"), (1, "2-3"), (2, "4-7"), (3, "8-15")],
+        missing: 40,
+        empty: (pmid(9, 0), Indom::new(BCC, 9)),
+        unknown: [pmid(2, 1), pmid(299, 0), pmid(4095, 1023)],
+        unknown_indom: Indom::new(BCC, 299),
+        store: pmcd::store_block(PROFILE, IN_NULL, 6, b"start\0"),
+        refused_store: pmcd::store(pmid(3, 5), 0, 1),
+    }
+}
+
 /// The agent, with a pmcd and a kernel controlled by the test.
-struct Product {
-    pmcd: Pmcd<Registry>,
+pub struct Product {
+    pub pmcd: Pmcd<Registry>,
     kernel: FakeKernel,
 }
 
 impl Product {
     /// Makes a loaded product with counts in each module.
-    fn started() -> Product {
+    pub fn started() -> Product {
         let product = Product::without(&[]);
         product.count();
         product
@@ -159,20 +181,12 @@ impl Product {
 
     /// Returns the answer, asking again while a module delays it: on a busy machine any may.
     #[track_caller]
-    fn answer(&mut self, request: &[u8]) -> Vec<u8> {
+    pub fn answer(&mut self, request: &[u8]) -> Vec<u8> {
         let is_late = |reply: &[u8]| match pmcd::frame(reply).ty {
             PduType::RESULT => pmcd::result(reply).iter().any(|set| set.numval == AGAIN),
             _ => reply == pmcd::error(AGAIN),
         };
         self.eventually(|product| Some(product.pmcd.ask(request)).filter(|reply| !is_late(reply)))
-    }
-
-    /// Returns the value sets of these metrics, as soon as they have values.
-    #[track_caller]
-    fn fetch(&mut self, pmids: &[Pmid]) -> Vec<Set> {
-        let sets = pmcd::result(&self.answer(&pmcd::fetch(pmids)));
-        assert_eq!(sets.iter().map(|set| set.pmid).collect::<Vec<_>>(), pmids);
-        sets
     }
 
     /// Returns the value sets of these metrics from a single fetch.
@@ -239,15 +253,6 @@ impl Product {
             of_all.into_iter().find(|(of, _)| *of == inst).unwrap().1
         });
         (state, status)
-    }
-
-    /// Returns the descriptors of all metrics, without aliases.
-    fn descs(&self) -> Vec<Desc> {
-        let source = self.pmcd.agent.source();
-        let mut pmids: Vec<Pmid> = source.names().into_iter().map(|(_, pmid)| pmid).collect();
-        pmids.sort();
-        pmids.dedup();
-        pmids.into_iter().map(|pmid| source.desc(pmid).unwrap()).collect()
     }
 
     fn store(&mut self, value: &[u8]) -> i32 {

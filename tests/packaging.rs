@@ -1,0 +1,173 @@
+//! packaging/files, the one list of what is installed where, beside the checkout; scripts/stage, which follows it; and scripts that
+//! leave a package's files alone.
+
+#![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Returns the entries of packaging/files: name, class and mode.
+fn entries() -> Vec<(String, String, u32)> {
+    let text = fs::read_to_string(format!("{ROOT}/packaging/files")).unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let entry = |line: &str| {
+        let [name, class, mode] = line.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{line}") };
+        (name.to_owned(), class.to_owned(), u32::from_str_radix(mode, 8).unwrap())
+    };
+    lines.map(entry).collect()
+}
+
+/// Returns the class of a file: that of the longest entry that is the file or a directory above it.
+fn class(file: &str) -> Option<String> {
+    let is_for = |name: &str| file.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let entries = entries().into_iter().filter(|(name, ..)| is_for(name));
+    entries.max_by_key(|(name, ..)| name.len()).map(|(_, class, _)| class)
+}
+
+/// Returns the files of the checkout that git knows or would add, or `None` without git.
+fn files() -> Option<Vec<String>> {
+    let mut git = Command::new("git");
+    git.args(["-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(ROOT);
+    let output = git.output().ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8(output.stdout).unwrap();
+    Some(text.lines().filter(|file| Path::new(ROOT).join(file).exists()).map(str::to_owned).collect())
+}
+
+/// Returns all files and links below a directory, by their paths from it.
+fn below(root: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![root.to_path_buf()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).unwrap().flatten() {
+            if entry.file_type().unwrap().is_dir() {
+                left.push(entry.path());
+            } else {
+                found.insert(entry.path().strip_prefix(root).unwrap().display().to_string());
+            }
+        }
+    }
+    found
+}
+
+/// Stages a form with a program that only makes completions, and returns the directory.
+fn staged(form: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    fs::write(&program, "#!/bin/sh\necho $1 of $2\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut stage = Command::new("scripts/stage");
+    let output = stage.arg(form).arg(dir.path().join("root")).arg(program).current_dir(ROOT).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    dir
+}
+
+#[test]
+fn every_file_of_the_checkout_has_a_class() {
+    let Some(files) = files() else {
+        println!("skipped: every_file_of_the_checkout_has_a_class: no git, or no checkout");
+        return;
+    };
+    let without: Vec<_> = files.iter().filter(|file| class(file).is_none()).collect();
+    assert!(without.is_empty(), "packaging/files says nothing of {without:?}");
+    for (name, ..) in entries().iter().filter(|(name, ..)| name != "pmdacorebcc") {
+        let is_there = files.iter().any(|file| file.strip_prefix(&**name).is_some_and(|rest| !rest.starts_with('.')));
+        assert!(is_there, "packaging/files names {name}, which is not there");
+    }
+}
+
+#[test]
+fn each_form_has_the_files_of_its_classes() {
+    let Some(files) = files() else {
+        println!("skipped: each_form_has_the_files_of_its_classes: no git, or no checkout");
+        return;
+    };
+    for (form, left_out) in
+        [("pmda", &["source", "setup"][..]), ("release", &["source"]), ("package", &["source", "setup"])]
+    {
+        let dir = staged(form);
+        let there = below(&dir.path().join("root"));
+        let last = |file: &str| file.rsplit('/').next().unwrap().to_owned();
+        let names: BTreeSet<String> = there.iter().map(|file| last(file)).collect();
+        for file in files.iter().filter(|file| **file != "LICENSE") {
+            let is_installed = !left_out.contains(&class(file).unwrap().as_str());
+            let name =
+                if file == "corebcc.conf" && form != "release" { "corebcc.conf.default".into() } else { last(file) };
+            assert!(!is_installed || names.contains(&name), "{form}: {file} is not installed");
+            assert!(is_installed || !there.contains(file), "{form}: {file} is installed");
+        }
+        assert!(there.iter().any(|file| file.ends_with("pmdacorebcc")), "{form}");
+        for (name, _, mode) in entries().iter().filter(|(_, class, _)| class == "script") {
+            let place = there.iter().find(|file| last(file) == last(name)).unwrap();
+            let meta = dir.path().join("root").join(place).symlink_metadata().unwrap();
+            assert!(meta.is_symlink() || meta.permissions().mode() & 0o777 == *mode, "{form}: {place}");
+        }
+    }
+}
+
+/// Links lead to files of the package, and tmpfiles.d makes the same ones where /var is not part of the image.
+#[test]
+fn links_of_a_package_lead_into_it() {
+    let dir = staged("package");
+    let root = dir.path().join("root");
+    let mut links = BTreeSet::new();
+    for name in below(&root) {
+        let Ok(target) = fs::read_link(root.join(&name)) else { continue };
+        let inside: PathBuf = root.join(target.strip_prefix("/").unwrap());
+        assert!(inside.is_file(), "{name} leads to {}", target.display());
+        links.insert(format!("L /{name} - - - - {}", target.display()));
+    }
+    let text = fs::read_to_string(root.join("usr/lib/tmpfiles.d/pcp-pmda-corebcc.conf")).unwrap();
+    let made: BTreeSet<String> = text.lines().filter(|line| line.starts_with('L')).map(str::to_owned).collect();
+    assert!(made.len() > 8 && made.is_subset(&links), "{made:?}");
+    let agents = links.iter().filter(|link| link.starts_with("L /var/lib/pcp/pmdas/"));
+    assert_eq!(agents.count(), made.len());
+}
+
+/// A package's files stay where Install and Remove of an agent from a package run, and nothing is put over them.
+#[test]
+fn files_of_packages_are_left_alone() {
+    let dir = staged("pmda");
+    let agent = dir.path().join("root");
+    let run = |functions: &str| -> Output {
+        let mut command = Command::new("sh");
+        command.args(["-euc", &format!(". ./registration.sh; {functions}")]).current_dir(&agent).stdin(Stdio::null());
+        for (name, place) in
+            [("SYSCONF", "etc"), ("VAR", "var"), ("BIN", "bin"), ("MAN", "man"), ("SHARE", "usr/share/pcp")]
+        {
+            command.env(format!("PCP_{name}_DIR"), dir.path().join("own").join(place));
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{functions}: {output:?}");
+        output
+    };
+    let own = dir.path().join("own");
+    fs::create_dir_all(own.join("bin")).unwrap();
+    let packages = ["etc/pmrep/corebcc.conf", "etc/pmlogconf/corebcc/runqlat", "var/config/pmlogconf/corebcc/runqlat"];
+    for name in packages {
+        fs::create_dir_all(own.join(name).parent().unwrap()).unwrap();
+        fs::write(own.join(name), "of a package").unwrap();
+    }
+    fs::write(agent.join(".packaged"), "").unwrap();
+    run("place_consumers; write_completions; place_commands");
+    run("take_consumers; take_commands");
+    assert_eq!(below(&own), packages.map(str::to_owned).into());
+    assert!(packages.iter().all(|name| fs::read_to_string(own.join(name)).unwrap() == "of a package"));
+    // Without the mark they are put there.
+    fs::remove_file(agent.join(".packaged")).unwrap();
+    run("place_consumers; write_completions; place_commands");
+    assert!(below(&own).len() > 20 && fs::read_to_string(own.join(packages[0])).unwrap() != "of a package");
+}
+
+#[test]
+fn mandoc_has_nothing_to_say_of_the_page_of_bpf_names() {
+    let Ok(output) = Command::new("mandoc").args(["-T", "lint", "man/bpf-names.8"]).current_dir(ROOT).output() else {
+        println!("skipped: mandoc_has_nothing_to_say_of_the_page_of_bpf_names: the package mandoc");
+        return;
+    };
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+}
