@@ -12,6 +12,8 @@ prog=tests/commands.sh
 cannot_run='sudo ./tests/run              # ten minutes on two processors	it is what runs this
 sudo ./tests/run --all        # every test there is, in an hour	it is what runs this
 ./Remove	it comes last, with sudo
+sudo apt install ./pcp-pmda-corebcc_*.deb ./corebcc-clients_*.deb	tests/packages does
+packaging/deb DIRECTORY	tests/packages does
 sudo systemctl enable --now pmproxy	needs systemd; this script starts pmproxy
 target/debug/pmdacorebcc show bcc.disk.dev.latency     # until Ctrl-C	tests/new_module.rs builds the module and runs it
 pminfo -f bcc.disk.dev.latency	tests/new_module.rs builds the module and runs it
@@ -83,8 +85,7 @@ ip link set lo up
 # A checkout after its build: what scripts/release packs, and the program where cargo leaves it.
 checkout=$scratch/checkout
 mkdir -p "$checkout/target/release" "$scratch/bin"
-cp -R "$src"/{Install,Remove,Upgrade,pmns,domain.h,help,corebcc.conf,consumers,README.md,docs,examples,man,scripts} "$checkout/"
-cp "$binary" "$checkout/pmdacorebcc"
+"$src/scripts/stage" release "$checkout" "$binary" || exit 1
 ln -s ../../pmdacorebcc "$checkout/target/release/"
 cd "$checkout" || exit 1
 

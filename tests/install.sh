@@ -190,6 +190,7 @@ cp "$PCP_PMCDCONF_PATH" "$scratch/conf"
 before=$(agent_pid)
 watch_names &
 watching=$!
+# shellcheck disable=SC2016 # for that script to expand
 run "a new start of the agent" "$pmda" sh -c '. "$PCP_DIR/etc/pcp.env"; . ./registration.sh; NAMESPACE=$PCP_VAR_DIR/pmns/root; is_current && renew'
 check "the metrics answer after that" answers
 kill $watching

@@ -29,7 +29,10 @@ fn groups_of_modules_are_logged_that_are_still_loading() {
     if lacks(&["pmlogconf", "strace"]) {
         return;
     }
-    let Some(mut pmcd) = Pmcd::serving(&config(&["biolatency", "runqlat", "netproc"]), &[], |_| pipe()) else { return };
+    let Some(mut pmcd) = Pmcd::serving(&config(&["sysfork", "biolatency", "runqlat", "netproc"]), &[], |_| pipe())
+    else {
+        return;
+    };
     let loaded = configured(&pmcd);
     let all = chosen(&loaded);
     for group in ["agent", "biolatency", "biolatency-buckets", "netproc", "runqlat", "status"] {
@@ -51,7 +54,7 @@ fn what_is_logged_unasked_is_small() {
     if lacks(&["pmlogconf", "pmlogger"]) {
         return;
     }
-    let Some(pmcd) = Pmcd::beside(&config(&["biolatency", "runqlat", "netproc"]), &[]) else { return };
+    let Some(pmcd) = Pmcd::beside(&config(&["sysfork", "biolatency", "runqlat", "netproc"]), &[]) else { return };
     let text = configured(&pmcd);
     assert!(text.contains("#+ corebcc/metric-status:n:"), "{text}");
     let status = text.split("#----").find(|part| part.contains("#+ corebcc/status:y:")).unwrap();
