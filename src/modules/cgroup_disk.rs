@@ -68,32 +68,31 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&COMPLETE, &ISSUE],
     maps: MAPS,
-    make: |setup| {
-        let options = Options::read(setup.section)?;
-        let cgroups = Cgroups::of(Controller::BlockIo);
-        if cgroups.as_ref().is_ok_and(|cgroups| cgroups.is_v1) {
-            module_log!(warn, "blkio is on cgroup v1, which charges buffered writes to the root cgroup.");
-        }
-        Ok(Box::new(CgroupDisk::new(options, cgroups)))
-    },
+    make: |setup| Ok(Box::new(CgroupDisk::new(Options::read(setup.section)?, Cgroups::of(Controller::BlockIo)))),
     ..Spec::NEW
 };
 
 struct CgroupDisk {
     options: Options,
     cgroups: CgroupHistograms<cgd_row>,
+    is_v1: bool,
 }
 
 impl CgroupDisk {
     fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupDisk {
+        let is_v1 = cgroups.as_ref().is_ok_and(|cgroups| cgroups.is_v1);
         let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.buckets);
-        CgroupDisk { options, cgroups }
+        CgroupDisk { options, cgroups, is_v1 }
     }
 }
 
 impl Module for CgroupDisk {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let Some(size) = self.cgroups.plan(self.options.max_cgroups.places(), host, plan) else { return };
+        // Here, since a module that is off is made too, for its errors.
+        if self.is_v1 {
+            module_log!(warn, "blkio is on cgroup v1, which charges buffered writes to the root cgroup.");
+        }
         let starts = starts(host);
         constants.cgd_mask = size.mask;
         constants.cgd_cpu_shift = size.shift;
