@@ -139,6 +139,7 @@ pub struct SeriesHistograms<N> {
     clock: WindowClock,
     start: Instant,
     looks: u64,
+    part: u64,
     views: Vec<View>,
     /// Rows by definition, with marks of those that belong to a series.
     sources: Vec<(Source, Vec<bool>)>,
@@ -147,7 +148,7 @@ pub struct SeriesHistograms<N> {
     series: BTreeMap<u64, Series>,
 }
 
-/// A part of a row, with the number of its source.
+/// A field of a row, with the number of its source.
 struct Part<F>(usize, Field<Untyped, F>);
 
 impl<F> Clone for Part<F> {
@@ -158,7 +159,7 @@ impl<F> Clone for Part<F> {
 
 impl<F> Copy for Part<F> {}
 
-/// What one definition has of a series.
+/// A definition, and its part in what is kept of a series.
 struct View {
     def: &'static SeriesDef,
     sources: Range<usize>,
@@ -201,7 +202,7 @@ impl<N: Namer> SeriesHistograms<N> {
         let sources = sources.into_iter().map(|source| (source, Vec::new())).collect();
         let clock = WindowClock::new(window);
         let (start, series) = (Instant::now(), BTreeMap::new());
-        SeriesHistograms { namer, buckets, clock, start, looks: 0, views, sources, parts, series }
+        SeriesHistograms { namer, buckets, clock, start, looks: 0, part: 0, views, sources, parts, series }
     }
 
     /// Adds the tables of these definitions, the same as those of [`Self::new`], to those of a module.
@@ -237,13 +238,13 @@ impl<N: Namer> SeriesHistograms<N> {
         })
     }
 
-    /// Adds new counts to the windows; called once a second. Returns the part of the windows that they belong to.
-    pub fn tick(&mut self, kernel: &dyn Kernel) -> u64 {
-        self.look(kernel, self.start.elapsed())
+    /// Adds new counts to the windows; called once a second.
+    pub fn tick(&mut self, kernel: &dyn Kernel) {
+        self.look(kernel, self.start.elapsed());
     }
 
     /// Does the work of a tick at this time after the start.
-    pub fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) -> u64 {
+    pub fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) {
         let rows = self.find(kernel, 0..self.sources.len());
         self.looks += 1;
         let again = self.looks.is_multiple_of(NAMES_EVERY);
@@ -259,6 +260,7 @@ impl<N: Namer> SeriesHistograms<N> {
         }
         let continues = self.sources.first().is_some_and(|(source, _)| kernel.continues(&source.map));
         let part = self.clock.look(since_start, continues);
+        self.part = part;
         let mut looks = 0;
         for series in self.series.values_mut() {
             let is_in_sum = series.is_in_sum();
@@ -272,7 +274,11 @@ impl<N: Namer> SeriesHistograms<N> {
             }
         }
         self.views.iter_mut().flat_map(|view| &mut view.sum).for_each(|(_, sum)| sum.pass(part));
-        part
+    }
+
+    /// Returns the part of the windows that the last tick added to.
+    pub fn part(&self) -> u64 {
+        self.part
     }
 
     /// True once the first tick is over.

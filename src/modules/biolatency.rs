@@ -274,9 +274,9 @@ impl Module for Biolatency {
 impl Biolatency {
     /// Ticks the tables, and attaches the program that takes the time of issue once a device has no time stamps of requests.
     fn tick(&mut self, kernel: &dyn Kernel) {
-        let part = self.disks.tick(kernel);
+        self.disks.tick(kernel);
         if let Some(slowest) = &mut self.slowest {
-            slowest.tick(kernel, part);
+            slowest.tick(kernel, self.disks.part());
         }
         if let Some(stacked) = &mut self.stacked {
             stacked::tick(stacked, kernel);
