@@ -34,14 +34,16 @@ const SECONDS_METRICS: usize = 3;
 /// Identifier of the instance `all`, above those of buckets.
 const ALL_ID: u32 = 1 << 10;
 
-/// Declares histograms: the constants `SERIES` (metrics by series), `BUCKETS` (metrics by bucket), `SECONDS` (metrics
-/// for Prometheus) and `HISTOGRAMS`. Each line has a number that determines the items of its metrics: they start at 8
-/// times the number in `SERIES`, at the number in `BUCKETS`, and at 4 times the number in `SECONDS`. Other metrics of
-/// the series follow `with`, with items below 8.
+/// Declares histograms and their tables: `TABLE` by series, `BY_BUCKET` by bucket, `IN_SECONDS` for Prometheus, and
+/// `TABLES`, all three. The line `tables` has their rows for the documents, their clusters and the shape of the first;
+/// `if` names an option without which they stay empty. Each line of a histogram has a number that determines the items of
+/// its metrics: they start at 8 times the number by series, at the number by bucket, and at 4 times the number for
+/// Prometheus. Other metrics of the series follow `with`, with items below 8.
 ///
 /// ```text
 /// histograms! {
 ///     "disk.dev";
+///     tables "each disk", "each bucket of each disk", 320 321 430, Shape::Named { max: 4096 };
 ///     1 "read.total" "reads by disk" "from allocation to completion" "";
 ///     with NAME: str = 0 "name" DISCRETE NONE "name of the disk";
 /// }
@@ -50,6 +52,7 @@ const ALL_ID: u32 = 1 << 10;
 macro_rules! histograms {
     (
         $x:expr;
+        tables $summary:expr, $buckets:expr, $table:literal $by_bucket:literal $in_seconds:literal, $shape:expr $(, if $option:literal)?;
         $($number:literal $name:literal $events:literal $time:literal $note:expr;)*
         $(with $id:ident: $ty:ty = $item:literal $other:literal $sem:ident $units:ident $oneline:literal;)*
     ) => {
@@ -129,6 +132,19 @@ macro_rules! histograms {
             ),
         )*];
         $crate::histograms!(@columns 7 * HISTOGRAMS.len(); $($id: $ty,)*);
+        /// The table of counts, sums and quantiles.
+        pub static TABLE: $crate::kit::TableSpec =
+            $crate::kit::TableSpec::by_series($summary, $table, $shape, SERIES, HISTOGRAMS).with_options(&[$($option)?]);
+        /// The table of buckets.
+        pub static BY_BUCKET: $crate::kit::TableSpec =
+            $crate::kit::TableSpec::by_bucket($buckets, $by_bucket, BUCKETS, HISTOGRAMS).with_options(&[$($option)?]);
+        /// The table of buckets for Prometheus.
+        pub static IN_SECONDS: $crate::kit::TableSpec =
+            $crate::kit::TableSpec::in_seconds($buckets, $in_seconds, SECONDS, HISTOGRAMS)
+                .with_options(&[$($option,)? "prometheus"]);
+        /// The three tables.
+        pub const TABLES: $crate::kit::HistogramTables =
+            $crate::kit::HistogramTables { by_series: &TABLE, by_bucket: &BY_BUCKET, in_seconds: &IN_SECONDS };
     };
     (@columns $column:expr;) => {};
     (@columns $column:expr; $id:ident: $ty:ty, $($rest:tt)*) => {

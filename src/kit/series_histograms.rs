@@ -4,8 +4,8 @@
 
 use super::kernel::{Kernel, Row, RowsView};
 use super::{
-    set_buckets, set_counts, Buckets, Fine, Kept, MapDef, Metric, Rows, SeriesLabel, SeriesLabels, Starting, Table,
-    TableSpec, Window, WindowClock,
+    set_buckets, set_counts, Buckets, Fine, HistogramTables, Kept, MapDef, Metric, Rows, SeriesLabel, SeriesLabels,
+    Starting, Table, TableSpec, Window, WindowClock,
 };
 use crate::bpf::types::fine_hist;
 use crate::bpf::{Field, Untyped};
@@ -57,16 +57,6 @@ struct Source {
     key: Field<Untyped, u64>,
     first: usize,
     step: usize,
-}
-
-/// Three tables of histograms.
-pub struct HistogramTables {
-    /// Counts, sums and quantiles.
-    pub by_series: &'static TableSpec,
-    /// Buckets.
-    pub by_bucket: &'static TableSpec,
-    /// Buckets for Prometheus, with the option `prometheus`.
-    pub in_seconds: &'static TableSpec,
 }
 
 /// Histograms of series, and their tables.
@@ -221,20 +211,11 @@ impl<N: Namer> SeriesHistograms<N> {
             }
         };
         defs.iter().enumerate().fold(running, |running, (view, def)| {
-            let HistogramTables { by_series, by_bucket, in_seconds } = def.tables;
-            let running = running.table(by_series, with(Self::fill, view)).buckets(
-                prometheus,
-                by_bucket,
-                in_seconds,
-                with(Self::fill_buckets, view),
-            );
-            let Some((HistogramTables { by_series, by_bucket, in_seconds }, _)) = def.sum else { return running };
-            running.table(by_series, with(Self::fill_sum, view)).buckets(
-                prometheus,
-                by_bucket,
-                in_seconds,
-                with(Self::fill_buckets_of_sum, view),
-            )
+            let (fill, fill_buckets) = (with(Self::fill, view), with(Self::fill_buckets, view));
+            let running = running.histograms(def.tables, prometheus, fill, fill_buckets);
+            let Some((tables, _)) = def.sum else { return running };
+            let (fill, fill_buckets) = (with(Self::fill_sum, view), with(Self::fill_buckets_of_sum, view));
+            running.histograms(tables, prometheus, fill, fill_buckets)
         })
     }
 

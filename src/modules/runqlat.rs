@@ -29,29 +29,20 @@ options! {
 mod all {
     crate::histograms! {
         "runq";
+        tables "all CPUs", "each bucket", 331 340 434, Shape::Single;
         1 "all" "waits of runnable tasks for a CPU" "from becoming runnable to running" "";
     }
     use super::*;
-
-    pub static TABLE: TableSpec = TableSpec::by_series("all CPUs", 331, Shape::Single, SERIES, HISTOGRAMS);
-    pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", 340, BUCKETS, HISTOGRAMS);
-    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket", 434, SECONDS, HISTOGRAMS);
 }
 
 mod cpu {
     const OPTION: &str = "By the CPU on which the task came to run; with the option \"per_cpu\" only.";
     crate::histograms! {
         "runq";
+        tables "each CPU", "each bucket of each CPU", 332 341 435, Shape::Numbered, if "per_cpu";
         1 "cpu" "arrivals of tasks on the CPU" "from becoming runnable to running" OPTION;
     }
     use super::*;
-
-    pub static TABLE: TableSpec =
-        TableSpec::by_series("each CPU", 332, Shape::Numbered, SERIES, HISTOGRAMS).with_options(&["per_cpu"]);
-    pub static BY_BUCKET: TableSpec =
-        TableSpec::by_bucket("each bucket of each CPU", 341, BUCKETS, HISTOGRAMS).with_options(&["per_cpu"]);
-    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each CPU", 435, SECONDS, HISTOGRAMS)
-        .with_options(&["per_cpu", "prometheus"]);
 }
 
 /// The hook for switches between tasks.
@@ -153,13 +144,10 @@ impl Module for Runqlat {
         let (per_cpu, prometheus) = (self.per_cpu, self.prometheus);
         Running::of(*self)
             .at_once(&TABLE, |kernel, table| WAITS.read(kernel, table))
-            .quick(&all::TABLE, Self::fill_all)
-            .quick(&all::BY_BUCKET, Self::fill_buckets_of_all)
-            .when(prometheus, |running| running.quick(&all::IN_SECONDS, Self::fill_buckets_of_all))
+            .quick_histograms(all::TABLES, prometheus, Self::fill_all, Self::fill_buckets_of_all)
             .when(per_cpu, |running| {
-                running.quick(&cpu::TABLE, Self::fill_cpus).quick(&cpu::BY_BUCKET, Self::fill_buckets_of_cpus)
+                running.quick_histograms(cpu::TABLES, prometheus, Self::fill_cpus, Self::fill_buckets_of_cpus)
             })
-            .when(per_cpu && prometheus, |running| running.quick(&cpu::IN_SECONDS, Self::fill_buckets_of_cpus))
             .tick(Self::tick)
             .losses(Self::losses)
             .started()

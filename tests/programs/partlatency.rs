@@ -7,6 +7,7 @@ use crate::{histograms, maps, options};
 
 histograms! {
     "disk.part";
+    tables "each partition", "each bucket of each partition", 496 497 498, Shape::Named { max: 4096 };
     1 "read.total" "reads by partition" "from allocation to completion" "";
     2 "write.total" "writes by partition" "from allocation to completion" "";
     with NAME: str = 0 "name" DISCRETE NONE "name of the partition, for the variables of a dashboard";
@@ -16,13 +17,9 @@ maps! { keyed ROWS: part_row = "part_rows"; }
 
 options! { histograms; }
 
-static TABLE: TableSpec = TableSpec::by_series("each partition", 496, Shape::Named { max: 4096 }, SERIES, HISTOGRAMS);
-static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each partition", 497, BUCKETS, HISTOGRAMS);
-static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each partition", 498, SECONDS, HISTOGRAMS);
-
 const OF_PARTITION: SeriesRows<part_row> = SeriesRows::all(ROWS, part_row::key);
 static BY_PARTITION: SeriesDef = SeriesDef {
-    tables: HistogramTables { by_series: &TABLE, by_bucket: &BY_BUCKET, in_seconds: &IN_SECONDS },
+    tables: TABLES,
     histograms: &[OF_PARTITION.part(part_row::total.nth(0)), OF_PARTITION.part(part_row::total.nth(1))],
     name: Some(NAME),
     ..SeriesDef::NEW

@@ -5,8 +5,7 @@ use super::filter::DiskFilter;
 use super::{DiskNumber, Operation, ROWS, SMALLS};
 use crate::bpf::types::{bio_row, bio_small};
 use crate::kit::{
-    HistogramTables, Kernel, NamedSeries, Namer, SeriesDef, SeriesHistograms, SeriesLabel, SeriesLabels, SeriesRows,
-    Shape, TableSpec,
+    Kernel, NamedSeries, Namer, SeriesDef, SeriesHistograms, SeriesLabel, SeriesLabels, SeriesRows, Shape,
 };
 use std::fs;
 use std::path::Path;
@@ -18,6 +17,7 @@ pub const MOST_DISKS: usize = 4096;
 pub mod dev {
     crate::histograms! {
         "disk.dev";
+        tables "each disk", "each bucket of each disk", 320 321 430, Shape::Named { max: MOST_DISKS };
         1 "read.total" "reads by disk" "from allocation to completion" "";
         2 "read.device" "reads by disk" "from issue to the device to completion" "";
         3 "read.queue" "reads by disk" "from allocation to issue to the device" "";
@@ -32,14 +32,6 @@ pub mod dev {
         with DISCARD_BYTES: u64 = 3 "discard.bytes" COUNTER BYTE "bytes that were discarded on the disk";
     }
     use super::*;
-
-    /// The table of quantiles.
-    pub static TABLE: TableSpec =
-        TableSpec::by_series("each disk", 320, Shape::Named { max: MOST_DISKS }, SERIES, HISTOGRAMS);
-    /// The table of buckets.
-    pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each disk", 321, BUCKETS, HISTOGRAMS);
-    /// The table of buckets for Prometheus.
-    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each disk", 430, SECONDS, HISTOGRAMS);
 
     const fn full(operation: Operation) -> SeriesRows<bio_row> {
         SeriesRows::each(ROWS, bio_row::disk, operation as usize % 2, 2)
@@ -56,7 +48,7 @@ pub mod dev {
 
     /// The histograms with those of all disks.
     pub static DEF: SeriesDef = SeriesDef {
-        tables: HistogramTables { by_series: &TABLE, by_bucket: &BY_BUCKET, in_seconds: &IN_SECONDS },
+        tables: TABLES,
         histograms: &[
             READS.part(bio_row::total),
             READS.part(bio_row::device),
@@ -84,22 +76,13 @@ pub mod whole {
         "Without requests of device-mapper disks that have a row of their own: the disks below have them.";
     crate::histograms! {
         "disk.all";
+        tables "all disks", "each bucket", 324 323 431, Shape::Single;
         1 "read.total" "reads of all disks" "from allocation to completion" ONCE;
         2 "write.total" "writes to all disks" "from allocation to completion" ONCE;
         3 "flush.total" "flushes of all disks" "from allocation to completion" ONCE;
         4 "discard.total" "discards on all disks" "from allocation to completion" ONCE;
     }
     use super::*;
-
-    /// The table of quantiles.
-    pub static TABLE: TableSpec = TableSpec::by_series("all disks", 324, Shape::Single, SERIES, HISTOGRAMS);
-    /// The table of buckets.
-    pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", 323, BUCKETS, HISTOGRAMS);
-    /// The table of buckets for Prometheus.
-    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket", 431, SECONDS, HISTOGRAMS);
-    /// The three tables.
-    pub const TABLES: HistogramTables =
-        HistogramTables { by_series: &TABLE, by_bucket: &BY_BUCKET, in_seconds: &IN_SECONDS };
 }
 
 /// Histograms of disks with their windows, and of what is by disk and more.
@@ -174,7 +157,7 @@ pub(super) mod tests {
     use super::super::IGNOREDS;
     use super::*;
     use crate::bpf::types::fine_hist;
-    use crate::kit::{Buckets, Fake, Fine, Key, Pattern, Table, Window};
+    use crate::kit::{Buckets, Fake, Fine, Key, Pattern, Table, TableSpec, Window};
     use crate::pcp::Atom;
     use std::time::Duration;
 

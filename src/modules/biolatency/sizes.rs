@@ -3,7 +3,7 @@
 use super::disks::MOST_DISKS;
 use super::SIZES;
 use crate::bpf::types::bio_size_row;
-use crate::kit::{HistogramTables, SeriesDef, SeriesRows, Shape, TableSpec};
+use crate::kit::{SeriesDef, SeriesRows, Shape};
 
 /// Classes of sizes, each from above the one before it.
 const CLASSES: [&str; 10] = ["4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "over"];
@@ -12,30 +12,17 @@ const NOTE: &str = "By the size of the whole request: 4K up to 4 KB, 8K up to 8 
 
 crate::histograms! {
     "disk.size";
+    tables "each disk and request size", "each bucket of each disk and request size", 325 326 432, Shape::Named { max: MOST_DISKS }, if "by_size";
     1 "read.total" "reads by disk and size" "from allocation to completion" NOTE;
     2 "write.total" "writes by disk and size" "from allocation to completion" NOTE;
 }
-
-/// Table of disks and sizes.
-pub static TABLE: TableSpec =
-    TableSpec::by_series("each disk and request size", 325, Shape::Named { max: MOST_DISKS }, SERIES, HISTOGRAMS)
-        .with_options(&["by_size"]);
-/// Table of the buckets of disks and sizes.
-pub static BY_BUCKET: TableSpec =
-    TableSpec::by_bucket("each bucket of each disk and request size", 326, BUCKETS, HISTOGRAMS)
-        .with_options(&["by_size"]);
-
-/// Table of the buckets of disks and sizes for Prometheus.
-pub static IN_SECONDS: TableSpec =
-    TableSpec::in_seconds("each bucket of each disk and request size", 432, SECONDS, HISTOGRAMS)
-        .with_options(&["by_size", "prometheus"]);
 
 const READS: SeriesRows<bio_size_row> = SeriesRows::each(SIZES, bio_size_row::disk, 0, 2);
 const WRITES: SeriesRows<bio_size_row> = SeriesRows::each(SIZES, bio_size_row::disk, 1, 2);
 
 /// Histograms of disks and sizes: the sizes that have counted.
 pub static DEF: SeriesDef = SeriesDef {
-    tables: HistogramTables { by_series: &TABLE, by_bucket: &BY_BUCKET, in_seconds: &IN_SECONDS },
+    tables: TABLES,
     histograms: &[READS.part(bio_size_row::sizes.nth(0)), WRITES.part(bio_size_row::sizes.nth(0))],
     split: Some(("size", &CLASSES)),
     ..SeriesDef::NEW

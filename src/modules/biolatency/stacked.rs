@@ -5,8 +5,8 @@ use super::disks::{self, LookUp};
 use super::{DiskNumber, Size, STACK_ROWS, WAITING};
 use crate::bpf::types::{self, bio_stack_row};
 use crate::kit::{
-    Fine, HistogramTables, Hook, Kernel, NamedSeries, Namer, Pattern, Plan, SeriesDef, SeriesHistograms, SeriesLabel,
-    SeriesRows, Shape, TableSpec, Tier,
+    Fine, Hook, Kernel, NamedSeries, Namer, Pattern, Plan, SeriesDef, SeriesHistograms, SeriesLabel, SeriesRows, Shape,
+    Tier,
 };
 use crate::{module_log, tracepoint};
 use std::collections::BTreeSet;
@@ -35,31 +35,13 @@ const NOTE: &str = "A bio of a disk without requests, such as one of device-mapp
     they are has none: linear md, RAID 0 before Linux 5.14. Needs the option \"stacked\".";
 crate::histograms! {
     "disk.stacked";
+    tables "each disk without requests", "each bucket of each disk without requests", 330 347 433, Shape::Named { max: disks::MOST_DISKS }, if "stacked";
     1 "read.total" "reads by stacked disk" "from submission to completion" NOTE;
     2 "write.total" "writes by stacked disk" "from submission to completion" NOTE;
     3 "flush.total" "flushes by stacked disk" "from submission to completion" NOTE;
     4 "discard.total" "discards by stacked disk" "from submission to completion" NOTE;
     with NAME: str = 0 "name" DISCRETE NONE "name of the stacked disk, for the variables of a dashboard";
 }
-
-/// The table of disks.
-pub static TABLE: TableSpec = TableSpec::by_series(
-    "each disk without requests",
-    330,
-    Shape::Named { max: disks::MOST_DISKS },
-    SERIES,
-    HISTOGRAMS,
-)
-.with_options(&["stacked"]);
-/// The table of their buckets.
-pub static BY_BUCKET: TableSpec =
-    TableSpec::by_bucket("each bucket of each disk without requests", 347, BUCKETS, HISTOGRAMS)
-        .with_options(&["stacked"]);
-
-/// The table of their buckets for Prometheus.
-pub static IN_SECONDS: TableSpec =
-    TableSpec::in_seconds("each bucket of each disk without requests", 433, SECONDS, HISTOGRAMS)
-        .with_options(&["stacked", "prometheus"]);
 
 /// Adds the hooks and maps of the option to the module's plan.
 pub fn plan(size: &Size, plan: &mut Plan, constants: &mut types::rodata) {
@@ -77,7 +59,7 @@ const ODD: SeriesRows<bio_stack_row> = SeriesRows::each(STACK_ROWS, bio_stack_ro
 
 /// Histograms of disks without requests.
 pub static DEF: SeriesDef = SeriesDef {
-    tables: HistogramTables { by_series: &TABLE, by_bucket: &BY_BUCKET, in_seconds: &IN_SECONDS },
+    tables: TABLES,
     histograms: &[
         EVEN.part(bio_stack_row::total.nth(0)),
         EVEN.part(bio_stack_row::total.nth(1)),
@@ -153,7 +135,7 @@ fn below(disk: &Path) -> Option<String> {
 mod tests {
     use super::*;
     use crate::bpf::types::fine_hist;
-    use crate::kit::{Buckets, Fake, Table, Window};
+    use crate::kit::{Buckets, Fake, Table, TableSpec, Window};
     use crate::pcp::Atom;
     use std::os::unix::fs::symlink;
     use std::time::Duration;

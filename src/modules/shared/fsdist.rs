@@ -2,8 +2,8 @@
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
-    by_thread, plan_set_table, EachLoss, FineHistogram, HistogramRows, Histograms, Hook, Host, Kernel, MapDef, Metric,
-    MetricDef, Module, Plan, ProcessFilter, Rows, Running, Table, TableSpec,
+    by_thread, plan_set_table, EachLoss, FineHistogram, HistogramRows, HistogramTables, Histograms, Hook, Host, Kernel,
+    MapDef, Metric, MetricDef, Module, Plan, ProcessFilter, Rows, Running, Table, TableSpec,
 };
 use crate::pcp::{Sem, Type, Units};
 
@@ -21,12 +21,10 @@ pub struct Operations {
     pub process: ProcessFilter,
     /// The table of requests by power of two.
     pub latency: &'static TableSpec,
-    /// The table of counts and quantiles.
-    pub by_operation: &'static TableSpec,
-    /// The table of buckets.
-    pub by_bucket: &'static TableSpec,
-    /// The table of buckets for Prometheus, if it is asked for.
-    pub in_seconds: Option<&'static TableSpec>,
+    /// The tables of histograms.
+    pub tables: HistogramTables,
+    /// True if the table for Prometheus is asked for.
+    pub prometheus: bool,
     /// Histograms, one for each operation.
     pub histograms: Histograms,
 }
@@ -47,15 +45,15 @@ impl Module for Operations {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        let Operations { latency, rows, by_operation, by_bucket, in_seconds, .. } = *self;
-        let running = Running::of(*self)
+        let Operations { latency, rows, tables, prometheus, .. } = *self;
+        Running::of(*self)
             .at_once(latency, move |kernel, table| {
                 (0..4).for_each(|operation| operation_latency(rows, operation).read(kernel, table));
             })
-            .quick(by_operation, Self::fill)
-            .quick(by_bucket, Self::fill_buckets);
-        let running = in_seconds.into_iter().fold(running, |running, table| running.quick(table, Self::fill_buckets));
-        running.tick(Self::tick).losses(Self::losses).started()
+            .quick_histograms(tables, prometheus, Self::fill, Self::fill_buckets)
+            .tick(Self::tick)
+            .losses(Self::losses)
+            .started()
     }
 }
 
@@ -100,6 +98,7 @@ macro_rules! file_system {
 
         $crate::histograms! {
             concat!("fs.", $name);
+            tables concat!("all of ", $called), "each bucket", $by_operation $by_bucket $in_seconds, Shape::Single;
             1 "open" "opens of files" "from call to return" OF;
             2 "read" "reads of files" "from call to return" OF;
             3 "write" "writes of files" "from call to return" OF;
@@ -107,11 +106,6 @@ macro_rules! file_system {
         }
 
         const OF: &str = concat!("Of files on ", $called, ", by the functions that the module hooks.");
-
-        static BY_OPERATION: TableSpec =
-            TableSpec::by_series(concat!("all of ", $called), $by_operation, Shape::Single, SERIES, HISTOGRAMS);
-        static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", $by_bucket, BUCKETS, HISTOGRAMS);
-        static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket", $in_seconds, SECONDS, HISTOGRAMS);
 
         static OPEN: Hook = $crate::function!($open, $needs);
         static READ: Hook = $crate::function!($read, $needs);
@@ -121,7 +115,7 @@ macro_rules! file_system {
         const ROWS: Rows<fs_row> = Rows::new(concat!($name, "_rows"));
         const STARTS: MapDef = MapDef::private::<set_numbers>(concat!($name, "_starts"));
 
-        static TABLE: TableSpec = TableSpec {
+        static LATENCY: TableSpec = TableSpec {
             cluster: $cluster,
             shape: Shape::Log2(Log2::MICROSECONDS),
             metrics: &[
@@ -156,7 +150,7 @@ macro_rules! file_system {
             summary: concat!("latency of file operations on ", $called),
             overhead: Overhead::medium(concat!("190 ns per open, read, write or fsync on ", $called)),
             needs: $needs,
-            tables: &[&TABLE, &BY_OPERATION, &BY_BUCKET, &IN_SECONDS],
+            tables: &[&LATENCY, &TABLE, &BY_BUCKET, &IN_SECONDS],
             options: OPTIONS,
             hooks: &[&OPEN, &READ, &WRITE, &FSYNC],
             maps: &[ROWS.def, STARTS],
@@ -171,10 +165,9 @@ macro_rules! file_system {
                         constants.$mask = mask;
                         constants.$filter = filter;
                     },
-                    latency: &TABLE,
-                    by_operation: &BY_OPERATION,
-                    by_bucket: &BY_BUCKET,
-                    in_seconds: options.prometheus.then_some(&IN_SECONDS),
+                    latency: &LATENCY,
+                    tables: TABLES,
+                    prometheus: options.prometheus,
                     histograms: Histograms::new(options.window.window(), options.buckets),
                     process: options.process,
                 }))
@@ -217,9 +210,8 @@ mod tests {
             constants: |_, _, _| (),
             process: ProcessFilter::default(),
             latency: table(0),
-            by_operation: table(1),
-            by_bucket: table(2),
-            in_seconds: None,
+            tables: HistogramTables { by_series: table(1), by_bucket: table(2), in_seconds: table(3) },
+            prometheus: false,
             histograms: Histograms::new(Seconds(60).window(), Buckets::default()),
         };
         Box::new(module).start(&Fake::new())
