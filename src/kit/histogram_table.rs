@@ -6,7 +6,7 @@ use super::{
 };
 use crate::bpf::types::fine_hist;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A histogram as the documents describe it.
 pub struct HistogramDef {
@@ -238,6 +238,17 @@ impl Kept {
         self.set_quantiles(set_counts(row, histogram, counts), histogram)
     }
 
+    /// Does the same as [`Kept::set`], but always reads the counts, since times of 0 leave their sum as it is.
+    pub fn set_exact<'a>(
+        &self,
+        row: RowMut<'a>,
+        histogram: usize,
+        rows: impl Iterator<Item = Row<'a, fine_hist>> + Clone,
+    ) -> RowMut<'a> {
+        let counts = (rows.clone().map(Fine::count).fold(0, u64::wrapping_add), sum_of(rows));
+        self.set_quantiles(set_counts(row, histogram, counts), histogram)
+    }
+
     /// Sets the quantiles in a row of a table; none while the window is empty.
     pub fn set_quantiles<'a>(&self, row: RowMut<'a>, histogram: usize) -> RowMut<'a> {
         let Some(quantiles) = self.window.quantiles() else { return row };
@@ -250,61 +261,6 @@ impl Kept {
         self.sum = sum;
         self.count = counts.iter().fold(0, |count, &more| count.wrapping_add(more));
         counts
-    }
-}
-
-/// Rows whose histograms add up to one histogram of a module.
-pub type HistogramRows<'a> = Vec<Row<'a, fine_hist>>;
-
-/// Histograms of a module with a fixed set of series, with their windows.
-#[derive(Debug)]
-pub struct Histograms {
-    clock: WindowClock,
-    start: Instant,
-    buckets: Buckets,
-    kept: Vec<Kept>,
-}
-
-impl Histograms {
-    /// Makes them from the module's options `window`, `buckets` and `prometheus`.
-    pub fn new(window: Window, buckets: Buckets) -> Histograms {
-        let clock = WindowClock::new(window);
-        Histograms { clock, start: Instant::now(), buckets, kept: Vec::new() }
-    }
-
-    /// Adds new counts to the windows; to be called once a second with all histograms. `continues`: the maps hold
-    /// counts of an earlier agent.
-    pub fn tick(&mut self, histograms: &[HistogramRows<'_>], continues: bool) {
-        let part = self.clock.look(self.start.elapsed(), continues);
-        self.kept.resize_with(histograms.len(), Kept::default);
-        for (number, (kept, rows)) in self.kept.iter_mut().zip(histograms).enumerate() {
-            kept.look(part, rows.iter().copied(), self.clock.look_at(number));
-        }
-    }
-
-    /// Sets counts, sums and quantiles of a series; `first` is the index of its first histogram in
-    /// [`Histograms::tick`].
-    pub fn set(&self, row: RowMut<'_>, first: usize, histograms: &[HistogramRows<'_>]) {
-        histograms.iter().enumerate().fold(row, |row, (at, rows)| {
-            // All of them, each time: a wait of nothing leaves the sum as it is.
-            let rows = rows.iter().copied();
-            let row = set_counts(row, at, (rows.clone().map(Fine::count).fold(0, u64::wrapping_add), sum_of(rows)));
-            match self.kept.get(first + at) {
-                Some(kept) => kept.set_quantiles(row, at),
-                None => row,
-            }
-        });
-    }
-
-    /// Sets the buckets of a series, see [`set_buckets`].
-    pub fn set_buckets(
-        &self,
-        table: &mut Table,
-        series: Option<(&[u8], &Arc<SeriesLabels>)>,
-        histograms: &[HistogramRows<'_>],
-    ) {
-        let totals: Vec<_> = histograms.iter().map(|rows| Fine::total(rows.iter().copied())).collect();
-        set_buckets(table, self.buckets, series, &totals);
     }
 }
 

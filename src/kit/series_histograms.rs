@@ -1,11 +1,11 @@
-//! Histograms by series: rows of maps tell which series they belong to, and series come and go.
+//! Histograms by series: rows of maps tell which series they belong to, and series come and go; or all of them are always there.
 //!
 //! A [`SeriesDef`] describes the histograms of a series and their tables; [`SeriesHistograms`] keeps them.
 
 use super::kernel::{Kernel, Row, RowsView};
 use super::{
     set_buckets, set_counts, Buckets, Fine, HistogramTables, Kept, MapDef, Metric, Rows, SeriesLabel, SeriesLabels,
-    Starting, Table, TableSpec, Window, WindowClock,
+    Shape, Starting, Table, TableSpec, Window, WindowClock,
 };
 use crate::bpf::types::fine_hist;
 use crate::bpf::{Field, Untyped};
@@ -22,25 +22,46 @@ pub const NAMES_EVERY: u64 = 10;
 /// Rows of a map that belong to series: all of them, or each second, third and so on.
 pub struct SeriesRows<T: 'static> {
     map: Rows<T>,
-    key: Field<T, u64>,
+    key: RowKey,
     first: usize,
     step: usize,
+}
+
+/// The key of a row's series.
+#[derive(Clone, Copy)]
+enum RowKey {
+    /// A word of the row.
+    Word(Field<Untyped, u64>),
+    /// The number of the row, from 1 on.
+    Number,
+    /// 1, since there is one series only.
+    One,
 }
 
 impl<T> SeriesRows<T> {
     /// Takes all rows; `key` is the field that tells the series, 0 while a row belongs to none.
     pub const fn all(map: Rows<T>, key: Field<T, u64>) -> Self {
-        SeriesRows { map, key, first: 0, step: 1 }
+        SeriesRows { map, key: RowKey::Word(key.erased()), first: 0, step: 1 }
     }
 
     /// Takes one row of each `step`, beginning with the row `first`.
     pub const fn each(map: Rows<T>, key: Field<T, u64>, first: usize, step: usize) -> Self {
-        SeriesRows { map, key, first, step }
+        SeriesRows { map, key: RowKey::Word(key.erased()), first, step }
+    }
+
+    /// Takes all rows, each for a series of its own, whose key is the row's number from 1 on.
+    pub const fn by_number(map: Rows<T>) -> Self {
+        SeriesRows { map, key: RowKey::Number, first: 0, step: 1 }
+    }
+
+    /// Takes all rows for one series, whose key is 1.
+    pub const fn of_one(map: Rows<T>) -> Self {
+        SeriesRows { map, key: RowKey::One, first: 0, step: 1 }
     }
 
     /// Returns a part of the rows of a series, whose sum is the series' own.
     pub const fn part<F>(&self, field: Field<T, F>) -> SeriesPart<F> {
-        let source = Source { map: self.map.def, key: self.key.erased(), first: self.first, step: self.step };
+        let source = Source { map: self.map.def, key: self.key, first: self.first, step: self.step };
         SeriesPart { source, field: field.erased() }
     }
 }
@@ -54,7 +75,7 @@ pub struct SeriesPart<F> {
 #[derive(Clone, Copy)]
 struct Source {
     map: MapDef,
-    key: Field<Untyped, u64>,
+    key: RowKey,
     first: usize,
     step: usize,
 }
@@ -87,6 +108,11 @@ impl SeriesDef {
         sum: None,
     };
 
+    /// True if the series are always the same: their tables need no file, and their counts are always exact.
+    fn is_fixed(&self) -> bool {
+        !self.histograms.iter().any(|part| matches!(part.source.key, RowKey::Word(_)))
+    }
+
     fn splits(&self) -> usize {
         self.split.map_or(1, |(_, values)| values.len())
     }
@@ -94,6 +120,9 @@ impl SeriesDef {
 
 /// Name and labels of a series.
 pub type NamedSeries = (Vec<u8>, SeriesLabels);
+
+/// Histograms whose namer is a function.
+pub type NamedHistograms = SeriesHistograms<fn(u64) -> Option<NamedSeries>>;
 
 /// A source of the names of series, each of which has a key in its rows.
 pub trait Namer: Send {
@@ -212,6 +241,9 @@ impl<N: Namer> SeriesHistograms<N> {
         };
         defs.iter().enumerate().fold(running, |running, (view, def)| {
             let (fill, fill_buckets) = (with(Self::fill, view), with(Self::fill_buckets, view));
+            if def.is_fixed() {
+                return running.quick_histograms(def.tables, prometheus, fill, fill_buckets);
+            }
             let running = running.histograms(def.tables, prometheus, fill, fill_buckets);
             let Some((tables, _)) = def.sum else { return running };
             let (fill, fill_buckets) = (with(Self::fill_sum, view), with(Self::fill_buckets_of_sum, view));
@@ -282,8 +314,13 @@ impl<N: Namer> SeriesHistograms<N> {
 
     /// Fills the table of series of the definition with this number.
     fn fill(&mut self, view: usize, kernel: &dyn Kernel, table: &mut Table) {
-        self.each(view, kernel, |view, rows, own, name, labels, histograms| {
-            let mut row = table.named(name).labels(labels);
+        let is_fixed = self.views[view].def.is_fixed();
+        self.each(view, kernel, |view, rows, own, (key, name, labels), histograms| {
+            let mut row = match view.def.tables.by_series.shape {
+                Shape::Single => table.single(),
+                Shape::Numbered => table.numbered(key as u32 - 1, name).labels(labels),
+                _ => table.named(name).labels(labels),
+            };
             if let Some(metric) = view.def.name {
                 row = row.text(metric, name);
             }
@@ -292,7 +329,8 @@ impl<N: Namer> SeriesHistograms<N> {
                 row = row.set(metric, all.fold(0, u64::wrapping_add));
             }
             for (histogram, (kept, &part)) in histograms.enumerate() {
-                row = kept.set(row, histogram, parts(rows, own, part));
+                let parts = parts(rows, own, part);
+                row = if is_fixed { kept.set_exact(row, histogram, parts) } else { kept.set(row, histogram, parts) };
             }
         });
     }
@@ -300,29 +338,30 @@ impl<N: Namer> SeriesHistograms<N> {
     /// Fills a table of the buckets of series.
     fn fill_buckets(&mut self, view: usize, kernel: &dyn Kernel, table: &mut Table) {
         let buckets = self.buckets;
-        self.each(view, kernel, |_, rows, own, name, labels, histograms| {
+        self.each(view, kernel, |view, rows, own, (_, name, labels), histograms| {
             let totals: Vec<_> = histograms.map(|(_, &part)| Fine::total(parts(rows, own, part))).collect();
-            set_buckets(table, buckets, Some((name, labels)), &totals);
+            let is_single = view.def.tables.by_series.shape == Shape::Single;
+            set_buckets(table, buckets, (!is_single).then_some((name, labels)), &totals);
         });
     }
 
-    /// Passes each series of a definition that is served: its rows, its name and labels, its histograms.
+    /// Passes each series of a definition that is served: its rows, its key, name and labels, its histograms.
     fn each<'a>(
         &mut self,
         view: usize,
         kernel: &'a dyn Kernel,
-        mut each: impl FnMut(&View, &Views<'a>, &[Vec<usize>], &[u8], &Arc<SeriesLabels>, Histograms<'_>),
+        mut each: impl FnMut(&View, &Views<'a>, &[Vec<usize>], (u64, &[u8], &Arc<SeriesLabels>), Histograms<'_>),
     ) {
         let rows = self.find(kernel, self.views[view].sources.clone());
         let view = &self.views[view];
         let size = view.def.histograms.len();
-        for Series { named, counts, rows: own, kept, .. } in self.series.values_mut() {
+        for (&key, Series { named, counts, rows: own, kept, .. }) in &mut self.series {
             let Some((name, labels)) = named.as_ref().filter(|_| *counts) else { continue };
             let numbers = view.first..view.first + size * view.def.splits();
             let splits = kept[numbers.clone()].chunks_mut(size).zip(self.parts[numbers].chunks(size));
             for (split, (kept, of)) in splits.enumerate() {
                 let Some((label, values)) = view.def.split else {
-                    each(view, &rows, own, name, labels, kept.iter_mut().zip(of));
+                    each(view, &rows, own, (key, name, labels), kept.iter_mut().zip(of));
                     continue;
                 };
                 if kept.iter_mut().zip(of).all(|(kept, &part)| kept.read(parts(&rows, own, part)).0 == 0) {
@@ -331,7 +370,7 @@ impl<N: Namer> SeriesHistograms<N> {
                 let name = [&name[..], b"::", values[split].as_bytes()].concat();
                 let value = (label, SeriesLabel::Text(values[split].to_owned()));
                 let labels = Arc::new(labels.iter().cloned().chain([value]).collect());
-                each(view, &rows, own, &name, &labels, kept.iter_mut().zip(of));
+                each(view, &rows, own, (key, &name, &labels), kept.iter_mut().zip(of));
             }
         }
     }
@@ -368,7 +407,14 @@ impl<N: Namer> SeriesHistograms<N> {
             owned.resize(rows[at].len().saturating_sub(*first).div_ceil(*step), false);
             for (nth, owned) in owned.iter_mut().enumerate().filter(|(_, owned)| !**owned) {
                 let row = *first + nth * *step;
-                let Some(key @ 1..) = rows[at].get(row).map(|row| row.get(*key)) else { continue };
+                let key = match key {
+                    RowKey::Word(key) => rows[at].get(row).map_or(0, |row| row.get(*key)),
+                    RowKey::Number => row as u64 + 1,
+                    RowKey::One => 1,
+                };
+                if key == 0 {
+                    continue;
+                }
                 *owned = true;
                 let namer = &mut self.namer;
                 let new = || Series {

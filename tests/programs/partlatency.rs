@@ -37,17 +37,15 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let Options { window, buckets, prometheus } = Options::read(setup.section)?;
-        let histograms = Histograms::new(DEFS, window.window(), buckets, name);
+        let histograms = NamedHistograms::new(DEFS, window.window(), buckets, name);
         Ok(Box::new(Partitions { prometheus, histograms }))
     },
     ..Spec::NEW
 };
 
-type Histograms = SeriesHistograms<fn(u64) -> Option<NamedSeries>>;
-
 struct Partitions {
     prometheus: bool,
-    histograms: Histograms,
+    histograms: NamedHistograms,
 }
 
 impl Module for Partitions {
@@ -58,7 +56,7 @@ impl Module for Partitions {
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.prometheus;
-        Histograms::add_tables(Running::of(*self), DEFS, prometheus, |module| Some(&mut module.histograms))
+        NamedHistograms::add_tables(Running::of(*self), DEFS, prometheus, |module| Some(&mut module.histograms))
             .tick(|module, kernel| module.histograms.tick(kernel))
             .started()
     }

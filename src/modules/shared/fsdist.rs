@@ -2,8 +2,8 @@
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
-    by_thread, plan_set_table, EachLoss, FineHistogram, HistogramRows, HistogramTables, Histograms, Hook, Host, Kernel,
-    MapDef, Metric, MetricDef, Module, Plan, ProcessFilter, Rows, Running, Table, TableSpec,
+    by_thread, plan_set_table, Buckets, EachLoss, FineHistogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module,
+    NamedHistograms, NamedSeries, Plan, ProcessFilter, Rows, Running, SeriesDef, TableSpec, Window,
 };
 use crate::pcp::{Sem, Type, Units};
 
@@ -21,19 +21,12 @@ pub struct Operations {
     pub process: ProcessFilter,
     /// The table of requests by power of two.
     pub latency: &'static TableSpec,
-    /// The tables of histograms.
-    pub tables: HistogramTables,
+    /// Histograms of the operations, and their tables.
+    pub series: &'static SeriesDef,
     /// True if the table for Prometheus is asked for.
     pub prometheus: bool,
-    /// Histograms, one for each operation.
-    pub histograms: Histograms,
-}
-
-impl Operations {
-    fn histograms<'a>(&self, kernel: &'a dyn Kernel) -> [HistogramRows<'a>; 4] {
-        let rows = kernel.rows(self.rows);
-        [0, 1, 2, 3].map(|operation| rows.iter().map(|row| row.part(fs_row::hists.nth(operation))).collect())
-    }
+    /// Counts and windows of these histograms.
+    pub histograms: NamedHistograms,
 }
 
 impl Module for Operations {
@@ -45,32 +38,18 @@ impl Module for Operations {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        let Operations { latency, rows, tables, prometheus, .. } = *self;
-        Running::of(*self)
-            .at_once(latency, move |kernel, table| {
-                (0..4).for_each(|operation| operation_latency(rows, operation).read(kernel, table));
-            })
-            .quick_histograms(tables, prometheus, Self::fill, Self::fill_buckets)
-            .tick(Self::tick)
+        let Operations { latency, rows, series, prometheus, .. } = *self;
+        let running = Running::of(*self).at_once(latency, move |kernel, table| {
+            (0..4).for_each(|operation| operation_latency(rows, operation).read(kernel, table));
+        });
+        NamedHistograms::add_tables(running, &[series], prometheus, |module| Some(&mut module.histograms))
+            .tick(|module, kernel| module.histograms.tick(kernel))
             .losses(Self::losses)
             .started()
     }
 }
 
 impl Operations {
-    fn fill(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.histograms.set(table.single(), 0, &self.histograms(kernel));
-    }
-
-    fn fill_buckets(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.histograms.set_buckets(table, None, &self.histograms(kernel));
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        let histograms = self.histograms(kernel);
-        self.histograms.tick(&histograms, kernel.continues(&self.rows.def));
-    }
-
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let rows = kernel.rows(self.rows);
         let (unmatched, displaced) = (rows.sum(fs_row::unmatched), rows.sum(fs_row::displaced));
@@ -89,7 +68,7 @@ macro_rules! file_system {
     ) => {
         use $crate::bpf::types::{fs_row, set_numbers};
         use $crate::kit::*;
-        use $crate::modules::shared::fsdist::{operation_metric, Operations};
+        use $crate::modules::shared::fsdist::{operation_histograms, operation_metric, Operations};
 
         $crate::options! {
             process;
@@ -143,6 +122,18 @@ macro_rules! file_system {
             ..TableSpec::NEW
         };
 
+        /// Histograms of the operations.
+        pub static OF_OPERATIONS: SeriesDef = SeriesDef {
+            tables: TABLES,
+            histograms: &[
+                SeriesRows::of_one(ROWS).part(fs_row::hists.nth(0)),
+                SeriesRows::of_one(ROWS).part(fs_row::hists.nth(1)),
+                SeriesRows::of_one(ROWS).part(fs_row::hists.nth(2)),
+                SeriesRows::of_one(ROWS).part(fs_row::hists.nth(3)),
+            ],
+            ..SeriesDef::NEW
+        };
+
         /// The declaration of the module.
         pub const SPEC: Spec = Spec {
             name: $module,
@@ -166,15 +157,20 @@ macro_rules! file_system {
                         constants.$filter = filter;
                     },
                     latency: &LATENCY,
-                    tables: TABLES,
+                    series: &OF_OPERATIONS,
                     prometheus: options.prometheus,
-                    histograms: Histograms::new(options.window.window(), options.buckets),
+                    histograms: operation_histograms(&OF_OPERATIONS, options.window.window(), options.buckets),
                     process: options.process,
                 }))
             },
             ..$crate::kit::Spec::NEW
         };
     };
+}
+
+/// Returns empty histograms; [`file_system!`] calls it.
+pub fn operation_histograms(series: &'static SeriesDef, window: Window, buckets: Buckets) -> NamedHistograms {
+    NamedHistograms::new(&[series], window, buckets, |_| Some(NamedSeries::default()))
 }
 
 /// Returns the metric of an operation; [`file_system!`] calls it. The unit is that of the Python agent's metrics.
@@ -191,8 +187,9 @@ fn operation_latency(rows: Rows<fs_row>, operation: usize) -> FineHistogram<fs_r
 mod tests {
     use super::*;
     use crate::bpf::types::fine_hist;
-    use crate::kit::{Buckets, Fake, Fine, Seconds, SERIES_METRICS};
+    use crate::kit::{Fake, Fine, Seconds, Table, SERIES_METRICS};
     use crate::modules::find;
+    use crate::modules::zfsdist::OF_OPERATIONS;
     use crate::pcp::Atom;
 
     const ROWS: Rows<fs_row> = Rows::new("zfs_rows");
@@ -210,9 +207,9 @@ mod tests {
             constants: |_, _, _| (),
             process: ProcessFilter::default(),
             latency: table(0),
-            tables: HistogramTables { by_series: table(1), by_bucket: table(2), in_seconds: table(3) },
+            series: &OF_OPERATIONS,
             prometheus: false,
-            histograms: Histograms::new(Seconds(60).window(), Buckets::default()),
+            histograms: operation_histograms(&OF_OPERATIONS, Seconds(60).window(), Buckets::default()),
         };
         Box::new(module).start(&Fake::new())
     }
