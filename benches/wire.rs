@@ -13,7 +13,7 @@ use corebcc::kit::{
     Attachment, Buckets, Hook, Host, Kernel, KernelError, MapDef, MapKind, Metric, Pattern, Plan, Rows, Running,
     Sampling, SeriesLabels, Setup, Table, TableId, TableSpec, Target, Window, SERIES_METRICS,
 };
-use corebcc::modules::biolatency::disks::{dev, DiskHistograms};
+use corebcc::modules::biolatency::disks::{dev, DiskHistograms, DiskNamer};
 use corebcc::modules::biolatency::filter::DiskFilter;
 use corebcc::modules::cgroups::{ByCgroup, CgroupHistograms, Tree};
 use corebcc::modules::{find, MODULES};
@@ -353,13 +353,17 @@ fn count_in(maps: &Maps, part: usize) {
 /// fetch; and the tick once a second.
 fn disks(c: &mut Bench) {
     assert_eq!(size_of::<fine_hist>() % 8, 0);
-    let name = |number: corebcc::modules::biolatency::DiskNumber| {
-        Some((format!("sd{}", number.minor).into_bytes(), Vec::new()))
-    };
     for count in [250, 500, 1000] {
         let maps = disk_maps(count);
-        let all = DiskFilter::new(Pattern::default(), |_| None);
-        let mut disks = DiskHistograms::new(Window(Duration::from_secs(60)), Buckets::default(), all, name, |_| false);
+        let namer = DiskNamer {
+            look_up: |number| Some((format!("sd{}", number.minor).into_bytes(), Vec::new())),
+            filter: DiskFilter::new(Pattern::default(), |_| None),
+            is_above: |_| false,
+        };
+        let disks = DiskHistograms::new(&[&dev::DEF], Window(Duration::from_secs(60)), Buckets::default(), namer);
+        let disks = DiskHistograms::add_tables(Running::of(disks), &[&dev::DEF], false, |disks| Some(disks))
+            .tick(DiskHistograms::tick)
+            .started();
         disks.tick(&maps);
         let mut table = Table::of(&dev::TABLE);
         for (what, part) in [("all", Some(2)), ("a tenth", Some(20)), ("none", None)] {
@@ -370,7 +374,7 @@ fn disks(c: &mut Bench) {
                         part.iter().for_each(|&part| count_in(&maps, part));
                         table.clear();
                         let start = ProcessorTime::now();
-                        disks.fill(&maps, &mut table);
+                        assert!(disks.read(&dev::TABLE, &maps, &mut table).is_ok());
                         spent += ProcessorTime::now() - start;
                         assert_eq!(table.len(), count);
                     }

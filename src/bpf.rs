@@ -76,6 +76,16 @@ impl<S, F> Field<S, F> {
     pub const fn then<G>(self, inner: Field<F, G>) -> Field<S, G> {
         Field::at(self.offset.saturating_add(inner.offset))
     }
+
+    /// Returns the field without the type of its struct.
+    pub const fn erased(self) -> Field<Untyped, F> {
+        Field::at(self.offset)
+    }
+
+    /// Returns the field that is this many places further in an array of such fields.
+    pub const fn further(self, places: usize) -> Self {
+        Field::at(self.offset.saturating_add(places.saturating_mul(size_of::<F>())))
+    }
 }
 
 /// A struct whose C type is not at hand, for fields that a map declares by offset.

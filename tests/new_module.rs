@@ -1,5 +1,5 @@
 //! docs/new-module.md, step by step, on a copy of the sources: its module is built and loaded, and counts the requests
-//! of a test.
+//! of a test. So does a module that adds a dimension, latency by partition.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 
 /// Root of the project.
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -30,7 +31,7 @@ const SOURCES: &[&str] = &[
 ];
 const REQUESTS: u64 = 400;
 
-/// A page of the documents, split into its files and its lines to add.
+/// A module: the files and the lines to add.
 struct Page {
     /// Files: path and content.
     files: Vec<(String, String)>,
@@ -53,6 +54,24 @@ fn page() -> Page {
     Page { files, lines }
 }
 
+/// Returns the module in tests/programs that has latency by partition.
+fn partitions() -> Page {
+    let file = |path: &str, source: &str| {
+        let source = Path::new(ROOT).join("tests/programs").join(source);
+        (path.to_string(), fs::read_to_string(source).unwrap())
+    };
+    let files =
+        vec![file("bpf/partlatency.bpf.c", "partlatency.bpf.c"), file("src/modules/partlatency.rs", "partlatency.rs")];
+    Page { files, lines: ["mod partlatency;", "    &partlatency::SPEC,"].map(String::from).into() }
+}
+
+#[test]
+fn a_dimension_takes_100_lines() {
+    let lines = |text: &str| text.lines().filter(|line| !line.is_empty()).count();
+    let count: usize = partitions().files.iter().map(|(_, text)| lines(text)).sum();
+    assert!(count + partitions().lines.len() <= 102, "{count} lines, help included, and those that register it");
+}
+
 #[test]
 fn a_histogram_by_disk_takes_40_lines_of_each_language() {
     for (path, text) in page().files {
@@ -72,23 +91,25 @@ fn files(path: &Path) -> Vec<PathBuf> {
 /// Name of the copy's program. The copy is built beside the project, whose dependencies need no second build then.
 const PROGRAM: &str = "pmdacorebcc-new-module";
 
-/// Makes a copy of the project with the module and a program of another name. Files that have not changed since the last time are not written, so
+/// Makes a copy of the project with the modules and a program of another name. Files that have not changed since the last time are not written, so
 /// that little is rebuilt.
-fn tree(page: &Page) -> PathBuf {
+fn tree(pages: &[Page]) -> PathBuf {
     let (root, tree) = (Path::new(ROOT), Path::new(ROOT).join("target/new-module/tree"));
     let mut wanted: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
     for path in SOURCES.iter().flat_map(|name| files(&root.join(name))) {
         wanted.insert(path.strip_prefix(root).unwrap().into(), fs::read(&path).unwrap());
     }
-    let modules = fs::read_to_string(root.join("src/modules/mod.rs")).unwrap();
-    let [module, entry] = &page.lines[..] else { panic!("two lines: {:?}", page.lines) };
-    let modules =
-        modules.replacen("\nmod ", &format!("\n{module}\nmod "), 1).replace("\n];", &format!("\n{entry}\n];"));
+    let mut modules = fs::read_to_string(root.join("src/modules/mod.rs")).unwrap();
+    for page in pages {
+        let [module, entry] = &page.lines[..] else { panic!("two lines: {:?}", page.lines) };
+        modules =
+            modules.replacen("\nmod ", &format!("\n{module}\nmod "), 1).replace("\n];", &format!("\n{entry}\n];"));
+    }
     wanted.insert("src/modules/mod.rs".into(), modules.into());
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
     let manifest = manifest.replacen("name = \"pmdacorebcc\"", &format!("name = \"{PROGRAM}\""), 1);
     wanted.insert("Cargo.toml".into(), manifest.into());
-    wanted.extend(page.files.iter().map(|(path, text)| (path.into(), text.clone().into())));
+    wanted.extend(pages.iter().flat_map(|page| &page.files).map(|(path, text)| (path.into(), text.clone().into())));
     fs::create_dir_all(&tree).unwrap();
     for path in files(&tree) {
         if !wanted.contains_key(path.strip_prefix(&tree).unwrap()) {
@@ -103,6 +124,12 @@ fn tree(page: &Page) -> PathBuf {
         }
     }
     tree
+}
+
+/// Returns the program with the modules, built once for all tests.
+fn binary() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build(&tree(&[page(), partitions()])))
 }
 
 fn build(tree: &Path) -> PathBuf {
@@ -123,9 +150,18 @@ fn build(tree: &Path) -> PathBuf {
 struct Disk(String);
 
 impl Disk {
-    fn over(file: &Path) -> Option<Disk> {
-        let made = Command::new("losetup").args(["-f", "--show"]).arg(file).output().ok()?;
+    /// Makes a disk of 16 MB that can have partitions.
+    fn in_memory() -> Option<Disk> {
+        let memory = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+        let file = tempfile::NamedTempFile::new_in(memory).unwrap();
+        file.as_file().set_len(16 << 20).unwrap();
+        // It keeps the file open.
+        let made = Command::new("losetup").args(["-f", "--show", "-P"]).arg(file.path()).output().ok()?;
         made.status.success().then(|| Disk(String::from_utf8(made.stdout).unwrap().trim().to_string()))
+    }
+
+    fn name(&self) -> &str {
+        self.0.trim_start_matches("/dev/")
     }
 }
 
@@ -146,38 +182,85 @@ fn count(shown: &str, disk: &str) -> u64 {
     shown.lines().filter_map(of_disk).sum()
 }
 
-#[test]
-fn the_steps_of_the_document_make_a_module_that_counts() {
-    let page = page();
-    let memory = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    let file = tempfile::NamedTempFile::new_in(memory).unwrap();
-    file.as_file().set_len(16 << 20).unwrap();
-    let Some(disk) = Disk::over(file.path()) else {
-        return support::skip("loop devices, which take root and losetup");
-    };
-    let binary = build(&tree(&page));
-    let mut show = Command::new(binary)
-        .args(["show", "bcc.disk.dev.latency"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(show.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let mut said = Vec::new();
-    while !said.last().is_some_and(|line: &String| line.starts_with("Counting")) {
-        said.push(lines.next().unwrap_or_else(|| panic!("{said:?}")));
+/// The agent while it counts for `show`.
+struct Show(Child);
+
+impl Show {
+    /// Starts it, and returns once it counts.
+    fn begin(metric: &str) -> Show {
+        let mut show = Command::new(binary())
+            .args(["show", metric])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(show.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let mut said = Vec::new();
+        while !said.last().is_some_and(|line: &String| line.starts_with("Counting")) {
+            said.push(lines.next().unwrap_or_else(|| panic!("{said:?}")));
+        }
+        Show(show)
     }
+
+    fn end(mut self) -> String {
+        assert!(Command::new("kill").args(["-INT", &self.0.id().to_string()]).status().unwrap().success());
+        let mut shown = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut shown).unwrap();
+        assert!(self.0.wait().unwrap().success(), "{shown}");
+        shown
+    }
+}
+
+/// Reads blocks of 4 KB past the page cache.
+fn read(device: &Path, blocks: u64) {
     let device: File =
-        OpenOptions::new().read(true).custom_flags(nix::fcntl::OFlag::O_DIRECT.bits()).open(&disk.0).unwrap();
+        OpenOptions::new().read(true).custom_flags(nix::fcntl::OFlag::O_DIRECT.bits()).open(device).unwrap();
     let mut memory = vec![0u8; 8192];
     let start = memory.as_ptr().align_offset(4096);
-    for i in 0..REQUESTS {
-        device.read_exact_at(&mut memory[start..start + 4096], i * 4096).unwrap();
+    for block in 0..blocks {
+        device.read_exact_at(&mut memory[start..start + 4096], block * 4096).unwrap();
     }
-    assert!(Command::new("kill").args(["-INT", &show.id().to_string()]).status().unwrap().success());
-    let mut shown = String::new();
-    show.stdout.take().unwrap().read_to_string(&mut shown).unwrap();
-    assert!(show.wait().unwrap().success(), "{shown}");
-    let name = disk.0.trim_start_matches("/dev/");
-    assert_eq!(count(&shown, name), REQUESTS, "{shown}");
+}
+
+#[test]
+fn the_steps_of_the_document_make_a_module_that_counts() {
+    let Some(disk) = Disk::in_memory() else {
+        return support::skip("loop devices, which take root and losetup");
+    };
+    let show = Show::begin("bcc.disk.dev.latency");
+    read(Path::new(&disk.0), REQUESTS);
+    let shown = show.end();
+    assert_eq!(count(&shown, disk.name()), REQUESTS, "{shown}");
+}
+
+/// The kernel's own counters of the partitions are the witness.
+#[test]
+fn a_new_dimension_counts_what_the_kernel_counts() {
+    let Some(disk) = Disk::in_memory() else {
+        return support::skip("loop devices, which take root and losetup");
+    };
+    let partitions = [("1", "2048"), ("2", "10240")].map(|(number, start)| {
+        let added = Command::new("addpart").args([&disk.0, number, start, "8192"]).status();
+        (added.is_ok_and(|status| status.success()), format!("{}p{number}", disk.name()))
+    });
+    if !partitions.iter().all(|(is_added, _)| *is_added) {
+        return support::skip("addpart, and a kernel with partitions");
+    }
+    let reads = || {
+        partitions.clone().map(|(_, name)| {
+            let file = format!("/sys/block/{}/{name}/stat", disk.name());
+            let stat = fs::read_to_string(file).unwrap();
+            stat.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        })
+    };
+    // It reads new partitions where it is.
+    let _ = Command::new("udevadm").arg("settle").status();
+    let (show, before) = (Show::begin("bcc.disk.part.read.total.bucket"), reads());
+    for ((_, name), requests) in partitions.iter().zip([300, 100]) {
+        read(&Path::new("/dev").join(name), requests);
+    }
+    let (after, shown) = (reads(), show.end());
+    let counted = partitions.clone().map(|(_, name)| count(&shown, &name));
+    assert_eq!(counted, [after[0] - before[0], after[1] - before[1]], "{shown}");
+    assert!(counted[0] >= 300 && counted[1] >= 100 && count(&shown, disk.name()) == 0, "{shown}");
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::bpf::types::fine_hist;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A histogram as the documents describe it.
 pub struct HistogramDef {
@@ -34,14 +34,16 @@ const SECONDS_METRICS: usize = 3;
 /// Identifier of the instance `all`, above those of buckets.
 const ALL_ID: u32 = 1 << 10;
 
-/// Declares histograms: the constants `SERIES` (metrics by series), `BUCKETS` (metrics by bucket), `SECONDS` (metrics
-/// for Prometheus) and `HISTOGRAMS`. Each line has a number that determines the items of its metrics: they start at 8
-/// times the number in `SERIES`, at the number in `BUCKETS`, and at 4 times the number in `SECONDS`. Other metrics of
-/// the series follow `with`, with items below 8.
+/// Declares histograms and their tables: `TABLE` by series, `BY_BUCKET` by bucket, `IN_SECONDS` for Prometheus, and
+/// `TABLES`, all three. The line `tables` has their rows for the documents, their clusters and the shape of the first;
+/// `if` names an option without which they stay empty. Each line of a histogram has a number that determines the items of
+/// its metrics: they start at 8 times the number by series, at the number by bucket, and at 4 times the number for
+/// Prometheus. Other metrics of the series follow `with`, with items below 8.
 ///
 /// ```text
 /// histograms! {
 ///     "disk.dev";
+///     tables "each disk", "each bucket of each disk", 320 321 430, Shape::Named { max: 4096 };
 ///     1 "read.total" "reads by disk" "from allocation to completion" "";
 ///     with NAME: str = 0 "name" DISCRETE NONE "name of the disk";
 /// }
@@ -50,6 +52,7 @@ const ALL_ID: u32 = 1 << 10;
 macro_rules! histograms {
     (
         $x:expr;
+        tables $summary:expr, $buckets:expr, $table:literal $by_bucket:literal $in_seconds:literal, $shape:expr $(, if $option:literal)?;
         $($number:literal $name:literal $events:literal $time:literal $note:expr;)*
         $(with $id:ident: $ty:ty = $item:literal $other:literal $sem:ident $units:ident $oneline:literal;)*
     ) => {
@@ -129,6 +132,19 @@ macro_rules! histograms {
             ),
         )*];
         $crate::histograms!(@columns 7 * HISTOGRAMS.len(); $($id: $ty,)*);
+        /// The table of counts, sums and quantiles.
+        pub static TABLE: $crate::kit::TableSpec =
+            $crate::kit::TableSpec::by_series($summary, $table, $shape, SERIES, HISTOGRAMS).with_options(&[$($option)?]);
+        /// The table of buckets.
+        pub static BY_BUCKET: $crate::kit::TableSpec =
+            $crate::kit::TableSpec::by_bucket($buckets, $by_bucket, BUCKETS, HISTOGRAMS).with_options(&[$($option)?]);
+        /// The table of buckets for Prometheus.
+        pub static IN_SECONDS: $crate::kit::TableSpec =
+            $crate::kit::TableSpec::in_seconds($buckets, $in_seconds, SECONDS, HISTOGRAMS)
+                .with_options(&[$($option,)? "prometheus"]);
+        /// The three tables.
+        pub const TABLES: $crate::kit::HistogramTables =
+            $crate::kit::HistogramTables { by_series: &TABLE, by_bucket: &BY_BUCKET, in_seconds: &IN_SECONDS };
     };
     (@columns $column:expr;) => {};
     (@columns $column:expr; $id:ident: $ty:ty, $($rest:tt)*) => {
@@ -222,6 +238,17 @@ impl Kept {
         self.set_quantiles(set_counts(row, histogram, counts), histogram)
     }
 
+    /// Does the same as [`Kept::set`], but always reads the counts, since times of 0 leave their sum as it is.
+    pub fn set_exact<'a>(
+        &self,
+        row: RowMut<'a>,
+        histogram: usize,
+        rows: impl Iterator<Item = Row<'a, fine_hist>> + Clone,
+    ) -> RowMut<'a> {
+        let counts = (rows.clone().map(Fine::count).fold(0, u64::wrapping_add), sum_of(rows));
+        self.set_quantiles(set_counts(row, histogram, counts), histogram)
+    }
+
     /// Sets the quantiles in a row of a table; none while the window is empty.
     pub fn set_quantiles<'a>(&self, row: RowMut<'a>, histogram: usize) -> RowMut<'a> {
         let Some(quantiles) = self.window.quantiles() else { return row };
@@ -234,61 +261,6 @@ impl Kept {
         self.sum = sum;
         self.count = counts.iter().fold(0, |count, &more| count.wrapping_add(more));
         counts
-    }
-}
-
-/// Rows whose histograms add up to one histogram of a module.
-pub type HistogramRows<'a> = Vec<Row<'a, fine_hist>>;
-
-/// Histograms of a module with a fixed set of series, with their windows.
-#[derive(Debug)]
-pub struct Histograms {
-    clock: WindowClock,
-    start: Instant,
-    buckets: Buckets,
-    kept: Vec<Kept>,
-}
-
-impl Histograms {
-    /// Makes them from the module's options `window`, `buckets` and `prometheus`.
-    pub fn new(window: Window, buckets: Buckets) -> Histograms {
-        let clock = WindowClock::new(window);
-        Histograms { clock, start: Instant::now(), buckets, kept: Vec::new() }
-    }
-
-    /// Adds new counts to the windows; to be called once a second with all histograms. `continues`: the maps hold
-    /// counts of an earlier agent.
-    pub fn tick(&mut self, histograms: &[HistogramRows<'_>], continues: bool) {
-        let part = self.clock.look(self.start.elapsed(), continues);
-        self.kept.resize_with(histograms.len(), Kept::default);
-        for (number, (kept, rows)) in self.kept.iter_mut().zip(histograms).enumerate() {
-            kept.look(part, rows.iter().copied(), self.clock.look_at(number));
-        }
-    }
-
-    /// Sets counts, sums and quantiles of a series; `first` is the index of its first histogram in
-    /// [`Histograms::tick`].
-    pub fn set(&self, row: RowMut<'_>, first: usize, histograms: &[HistogramRows<'_>]) {
-        histograms.iter().enumerate().fold(row, |row, (at, rows)| {
-            // All of them, each time: a wait of nothing leaves the sum as it is.
-            let rows = rows.iter().copied();
-            let row = set_counts(row, at, (rows.clone().map(Fine::count).fold(0, u64::wrapping_add), sum_of(rows)));
-            match self.kept.get(first + at) {
-                Some(kept) => kept.set_quantiles(row, at),
-                None => row,
-            }
-        });
-    }
-
-    /// Sets the buckets of a series, see [`set_buckets`].
-    pub fn set_buckets(
-        &self,
-        table: &mut Table,
-        series: Option<(&[u8], &Arc<SeriesLabels>)>,
-        histograms: &[HistogramRows<'_>],
-    ) {
-        let totals: Vec<_> = histograms.iter().map(|rows| Fine::total(rows.iter().copied())).collect();
-        set_buckets(table, self.buckets, series, &totals);
     }
 }
 

@@ -81,7 +81,8 @@ impl dyn Kernel + '_ {
         Some(self.untyped(maps.iter().find(|def| def.name == counts)?).sum(Field::untyped(field)))
     }
 
-    fn untyped(&self, map: &MapDef) -> RowsView<'_, Untyped> {
+    /// Returns the rows of a map of counters whose type is not at hand.
+    pub(super) fn untyped(&self, map: &MapDef) -> RowsView<'_, Untyped> {
         RowsView::new(self.words(map), map)
     }
 }

@@ -19,6 +19,7 @@ mod owned_table;
 mod readings;
 mod running;
 mod secret;
+mod series_histograms;
 mod set_table;
 mod spec;
 mod table;
@@ -31,8 +32,7 @@ pub use declared::Declared;
 pub use fine::{Fine, FineCounts, ServedBucket};
 pub use histogram::Log2;
 pub use histogram_table::{
-    histogram_metric, series_metric, set_buckets, set_counts, HistogramDef, HistogramRows, Histograms, Kept,
-    WindowClock, SERIES_METRICS,
+    histogram_metric, series_metric, set_buckets, set_counts, HistogramDef, Kept, WindowClock, SERIES_METRICS,
 };
 pub use hook::{Hook, Sampling, Target, Tier, NEEDS_BTF};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, OwnRow, Row, RowsView};
@@ -51,9 +51,10 @@ pub use owned_table::OwnedTable;
 pub use readings::{FineHistogram, HistogramPerKey, PerKey, Sums};
 pub use running::{loss_words, EachLoss, PairStatus, RefreshError, Running, ScriptState, Starting, State};
 pub use secret::{keep_secret, secret, Secret};
+pub use series_histograms::{NamedHistograms, NamedSeries, Namer, SeriesDef, SeriesHistograms, SeriesRows};
 pub use set_table::{by_socket, by_thread, plan_set_table};
 pub use spec::{Overhead, OverheadClass, Spec};
 pub use table::{Key, RowMut, Table};
-pub use table_spec::{RowOrder, Shape, TableId, TableSpec};
+pub use table_spec::{HistogramTables, RowOrder, Shape, TableId, TableSpec};
 pub use text::{capitalized, escaped, into_one_word, is_control, one_word, word, wrapped, written_out, Name};
 pub use window::{Window, Windowed, QUANTILES};

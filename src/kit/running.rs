@@ -1,6 +1,6 @@
 //! What runs: the tables that a started module yields, each with its own way to be read, and the work between requests.
 
-use super::{Fake, Kernel, MetricDef, Table, TableSpec};
+use super::{Fake, HistogramTables, Kernel, MetricDef, Table, TableSpec};
 use crate::pcp::PmErr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -309,15 +309,30 @@ impl<T: Send + 'static> Starting<T> {
         self.table_at_once_if(spec, |_, _, _| false, read)
     }
 
-    /// Adds a table of buckets, and with the option `prometheus` the one that has them in seconds.
-    pub fn buckets(
+    /// Adds the tables of histograms, that for Prometheus with the option `prometheus` only.
+    pub fn histograms(
         self,
+        tables: HistogramTables,
         prometheus: bool,
-        by_bucket: &'static TableSpec,
-        in_seconds: &'static TableSpec,
-        read: impl Fn(&mut T, &dyn Kernel, &mut Table) + Copy + Send + Sync + 'static,
+        fill: impl Fn(&mut T, &dyn Kernel, &mut Table) + Send + Sync + 'static,
+        fill_buckets: impl Fn(&mut T, &dyn Kernel, &mut Table) + Copy + Send + Sync + 'static,
     ) -> Self {
-        self.table(by_bucket, read).when(prometheus, |running| running.table(in_seconds, read))
+        self.table(tables.by_series, fill)
+            .table(tables.by_bucket, fill_buckets)
+            .when(prometheus, |running| running.table(tables.in_seconds, fill_buckets))
+    }
+
+    /// Adds the tables of histograms, which are filled from the state and wait for nothing but the state.
+    pub fn quick_histograms(
+        self,
+        tables: HistogramTables,
+        prometheus: bool,
+        fill: impl Fn(&mut T, &dyn Kernel, &mut Table) + Copy + Send + Sync + 'static,
+        fill_buckets: impl Fn(&mut T, &dyn Kernel, &mut Table) + Copy + Send + Sync + 'static,
+    ) -> Self {
+        self.quick(tables.by_series, fill)
+            .quick(tables.by_bucket, fill_buckets)
+            .when(prometheus, |running| running.quick(tables.in_seconds, fill_buckets))
     }
 
     /// Adds a table that needs nothing of the state and may wait; it has a lock of its own.

@@ -88,6 +88,17 @@ impl TableSpec {
     }
 }
 
+/// Three tables of histograms.
+#[derive(Clone, Copy)]
+pub struct HistogramTables {
+    /// Counts, sums and quantiles.
+    pub by_series: &'static TableSpec,
+    /// Buckets.
+    pub by_bucket: &'static TableSpec,
+    /// Buckets for Prometheus, with the option `prometheus`.
+    pub in_seconds: &'static TableSpec,
+}
+
 impl Table {
     /// Makes an empty table for this declaration.
     pub fn of(spec: &TableSpec) -> Table {

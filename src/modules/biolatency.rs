@@ -18,14 +18,13 @@ use crate::bpf::types::{
 use crate::host::{Cgroups, Controller};
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
-use disks::DiskHistograms;
+use disks::{DiskHistograms, DiskNamer};
 use filter::DiskFilter;
+use rows::Lost;
 pub use rows::{each_row, BioRow, DiskNumber, Operation};
-use rows::{Lost, OwnedRows};
 use size::Size;
-use sizes::SizeHistograms;
 use slowest::Slowest;
-use stacked::StackedDisks;
+use stacked::{StackedDisks, StackedNamer};
 use std::sync::LazyLock;
 
 metrics! {
@@ -156,12 +155,24 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
+const OF_DISKS: &[&SeriesDef] = &[&disks::dev::DEF];
+const OF_DISKS_AND_SIZES: &[&SeriesDef] = &[&disks::dev::DEF, &sizes::DEF];
+const OF_STACKED: &[&SeriesDef] = &[&stacked::DEF];
+
+/// Returns the histograms that have disks as their series.
+fn of_disks(by_size: bool) -> &'static [&'static SeriesDef] {
+    if by_size {
+        OF_DISKS_AND_SIZES
+    } else {
+        OF_DISKS
+    }
+}
+
 struct Biolatency {
     options: Options,
     /// Number of requests at the last tick whose issue was not known.
     without: u64,
     disks: DiskHistograms,
-    sizes: Option<SizeHistograms>,
     slowest: Option<Slowest>,
     stacked: Option<StackedDisks>,
 }
@@ -172,12 +183,12 @@ impl Biolatency {
         let buckets = options.buckets;
         let is_above = |major| Some(major) == *MAPPER;
         let filter = DiskFilter::new(options.devices.clone(), filter::identify);
-        let disks = DiskHistograms::new(window, buckets, filter, disks::look_up, is_above);
-        let sizes = options.by_size.then(SizeHistograms::default);
+        let namer = DiskNamer { look_up: disks::look_up, filter, is_above };
+        let disks = DiskHistograms::new(of_disks(options.by_size), window, buckets, namer);
         let slowest = options.exemplars.then(|| Slowest::new(window, Cgroups::of(Controller::BlockIo).ok()));
-        let stacked =
-            options.stacked.then(|| StackedDisks::new(window, buckets, options.devices.clone(), stacked::look_up));
-        Biolatency { options, without: 0, disks, sizes, slowest, stacked }
+        let namer = || StackedNamer { look_up: stacked::look_up, devices: options.devices.clone() };
+        let stacked = options.stacked.then(|| StackedDisks::new(OF_STACKED, window, buckets, namer()));
+        Biolatency { options, without: 0, disks, slowest, stacked }
     }
 }
 
@@ -241,18 +252,10 @@ impl Module for Biolatency {
             }),
             // The module knows the disks that count.
             true => running.table(&TABLE, move |module, kernel, table| {
-                table.log2(LATENCY, &latency(kernel, queued, *MAPPER, |disk| module.disks.shows(kernel, disk)));
+                table.log2(LATENCY, &latency(kernel, queued, *MAPPER, |disk| module.disks.namer.shows(kernel, disk)));
             }),
         };
-        disks::add_tables(running, prometheus, |module| &mut module.disks)
-            .when(by_size, |running| {
-                running.table(&sizes::TABLE, Self::fill_sizes).buckets(
-                    prometheus,
-                    &sizes::BY_BUCKET,
-                    &sizes::IN_SECONDS,
-                    Self::fill_buckets_of_sizes,
-                )
-            })
+        DiskHistograms::add_tables(running, of_disks(by_size), prometheus, |module| Some(&mut module.disks))
             .when(exemplars, |running| {
                 running.table(&slowest::TABLE, |module, kernel, table| {
                     module.disks.look_for_new(kernel);
@@ -260,13 +263,7 @@ impl Module for Biolatency {
                 })
             })
             .when(stacked, |running| {
-                running
-                    .table(&stacked::TABLE, |module, kernel, table| {
-                        module.stacked.iter_mut().for_each(|stacked| stacked.fill(kernel, table));
-                    })
-                    .buckets(prometheus, &stacked::BY_BUCKET, &stacked::IN_SECONDS, |module, kernel, table| {
-                        module.stacked.iter_mut().for_each(|stacked| stacked.fill_buckets(kernel, table));
-                    })
+                StackedDisks::add_tables(running, OF_STACKED, prometheus, |module| module.stacked.as_mut())
             })
             .tick(Self::tick)
             .losses(Self::losses)
@@ -275,28 +272,14 @@ impl Module for Biolatency {
 }
 
 impl Biolatency {
-    fn fill_sizes(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.disks.look_for_new(kernel);
-        self.sizes.iter_mut().for_each(|sizes| sizes.fill(kernel, &self.disks, table));
-    }
-
-    fn fill_buckets_of_sizes(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.disks.look_for_new(kernel);
-        let buckets = self.options.buckets;
-        self.sizes.iter_mut().for_each(|sizes| sizes.fill_buckets(kernel, &self.disks, buckets, table));
-    }
-
     /// Ticks the tables, and attaches the program that takes the time of issue once a device has no time stamps of requests.
     fn tick(&mut self, kernel: &dyn Kernel) {
-        let (part, clock) = self.disks.tick(kernel);
-        if let Some(sizes) = &mut self.sizes {
-            sizes.tick(kernel, part, clock);
-        }
+        self.disks.tick(kernel);
         if let Some(slowest) = &mut self.slowest {
-            slowest.tick(kernel, part);
+            slowest.tick(kernel, self.disks.part());
         }
         if let Some(stacked) = &mut self.stacked {
-            stacked.tick(kernel);
+            stacked::tick(stacked, kernel);
         }
         let Lost { unmeasured, no_issue, .. } = Lost::read(kernel);
         if self.options.issue && unmeasured + no_issue > self.without {
@@ -313,8 +296,8 @@ impl Biolatency {
         each("other-start: requests counted from their other start time", lost.no_issue);
         each("no-total: requests of disks whose queue/iostats is 0, not in total and queue", lost.no_start);
         each("table-full: requests of disks without a row in the table, counted for all disks together", lost.others);
-        if let Some(stacked) = &self.stacked {
-            stacked.losses(kernel, each);
+        if self.stacked.is_some() {
+            stacked::losses(kernel, each);
         }
     }
 }

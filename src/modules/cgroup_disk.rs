@@ -11,6 +11,7 @@ use crate::{histograms, maps, module_log, options};
 
 histograms! {
     "cgroup.disk";
+    tables "each cgroup", "each bucket of each cgroup", 400 327 436, BY_PATH;
     1 "read.total" "reads by cgroup" "from allocation to completion" READS;
     2 "read.queue" "reads by cgroup" "from allocation to issue to the device" READS;
     3 "write.total" "writes by cgroup" "from allocation to completion" WRITES;
@@ -39,10 +40,6 @@ options! {
     max_cgroups: CgroupCount = CgroupCount(1024);
     histograms;
 }
-
-static TABLE: TableSpec = TableSpec::by_series("each cgroup", 400, BY_PATH, SERIES, HISTOGRAMS);
-static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each cgroup", 327, BUCKETS, HISTOGRAMS);
-static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each cgroup", 436, SECONDS, HISTOGRAMS);
 
 static BY_CGROUP: ByCgroup<cgd_row> = ByCgroup {
     owners: OWNERS,
@@ -111,10 +108,12 @@ impl Module for CgroupDisk {
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
         Running::of(*self)
-            .table(&TABLE, |module, kernel, table| module.cgroups.fill(kernel, table))
-            .buckets(prometheus, &BY_BUCKET, &IN_SECONDS, |module, kernel, table| {
-                module.cgroups.fill_buckets(kernel, table);
-            })
+            .histograms(
+                TABLES,
+                prometheus,
+                |module, kernel, table| module.cgroups.fill(kernel, table),
+                |module, kernel, table| module.cgroups.fill_buckets(kernel, table),
+            )
             .tick(|module, kernel| module.cgroups.tick(kernel))
             .losses(Self::losses)
             .started()

@@ -10,6 +10,7 @@ use crate::{histograms, maps, options};
 
 histograms! {
     "cgroup";
+    tables "each cgroup", "each bucket of each cgroup", 401 333 437, BY_PATH;
     1 "runq" "tasks by cgroup" "from ready to run to running on a CPU" NOTE;
     with NAME: str = 0 "runq.name" DISCRETE NONE "path of the cgroup, for the variables of a dashboard";
 }
@@ -29,10 +30,6 @@ options! {
     max_cgroups: CgroupCount = CgroupCount(1024);
     histograms;
 }
-
-static TABLE: TableSpec = TableSpec::by_series("each cgroup", 401, BY_PATH, SERIES, HISTOGRAMS);
-static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each cgroup", 333, BUCKETS, HISTOGRAMS);
-static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each cgroup", 437, SECONDS, HISTOGRAMS);
 
 static BY_CGROUP: ByCgroup<cgq_row> =
     ByCgroup { owners: OWNERS, rows: ROWS, marks: MARKS, histograms: &[cgq_row::waits], counters: &[], name: NAME };
@@ -81,10 +78,12 @@ impl Module for CgroupRunq {
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
         Running::of(*self)
-            .table(&TABLE, |module, kernel, table| module.cgroups.fill(kernel, table))
-            .buckets(prometheus, &BY_BUCKET, &IN_SECONDS, |module, kernel, table| {
-                module.cgroups.fill_buckets(kernel, table);
-            })
+            .histograms(
+                TABLES,
+                prometheus,
+                |module, kernel, table| module.cgroups.fill(kernel, table),
+                |module, kernel, table| module.cgroups.fill_buckets(kernel, table),
+            )
             .tick(|module, kernel| module.cgroups.tick(kernel))
             .losses(Self::losses)
             .started()

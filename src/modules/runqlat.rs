@@ -4,8 +4,6 @@ use crate::bpf::features::NO_SCHED_INFO;
 use crate::bpf::types::{self, runq_row, runq_task};
 use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
-use std::slice;
-use std::sync::Arc;
 
 metrics! {
     LATENCY: u64 = 0 "runq.latency" COUNTER USEC "tasks by the time they waited to run";
@@ -29,30 +27,29 @@ options! {
 mod all {
     crate::histograms! {
         "runq";
+        tables "all CPUs", "each bucket", 331 340 434, Shape::Single;
         1 "all" "waits of runnable tasks for a CPU" "from becoming runnable to running" "";
     }
     use super::*;
-
-    pub static TABLE: TableSpec = TableSpec::by_series("all CPUs", 331, Shape::Single, SERIES, HISTOGRAMS);
-    pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", 340, BUCKETS, HISTOGRAMS);
-    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket", 434, SECONDS, HISTOGRAMS);
 }
 
 mod cpu {
     const OPTION: &str = "By the CPU on which the task came to run; with the option \"per_cpu\" only.";
     crate::histograms! {
         "runq";
+        tables "each CPU", "each bucket of each CPU", 332 341 435, Shape::Numbered, if "per_cpu";
         1 "cpu" "arrivals of tasks on the CPU" "from becoming runnable to running" OPTION;
     }
     use super::*;
-
-    pub static TABLE: TableSpec =
-        TableSpec::by_series("each CPU", 332, Shape::Numbered, SERIES, HISTOGRAMS).with_options(&["per_cpu"]);
-    pub static BY_BUCKET: TableSpec =
-        TableSpec::by_bucket("each bucket of each CPU", 341, BUCKETS, HISTOGRAMS).with_options(&["per_cpu"]);
-    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each CPU", 435, SECONDS, HISTOGRAMS)
-        .with_options(&["per_cpu", "prometheus"]);
 }
+
+static ALL: SeriesDef =
+    SeriesDef { tables: all::TABLES, histograms: &[SeriesRows::of_one(ROWS).part(runq_row::waits)], ..SeriesDef::NEW };
+static EACH_CPU: SeriesDef = SeriesDef {
+    tables: cpu::TABLES,
+    histograms: &[SeriesRows::by_number(ROWS).part(runq_row::waits)],
+    ..SeriesDef::NEW
+};
 
 /// The hook for switches between tasks.
 pub static SWITCH: Hook = tracepoint!("sched_switch", NEEDS_BTF);
@@ -100,29 +97,17 @@ struct Runqlat {
     process: ProcessFilter,
     /// True if the kernel records since when a task waits; else the programs do at wake-ups, at eight times the cost.
     keeps_times: bool,
-    per_cpu: bool,
     prometheus: bool,
-    /// Histograms of all CPUs together, and with `per_cpu` of each.
-    histograms: Histograms,
+    all: NamedHistograms,
+    cpus: Option<NamedHistograms>,
 }
 
 impl Runqlat {
     fn new(options: Options, keeps_times: bool) -> Runqlat {
-        let histograms = Histograms::new(options.window.window(), options.buckets);
-        Runqlat {
-            process: options.process,
-            keeps_times,
-            per_cpu: options.per_cpu,
-            prometheus: options.prometheus,
-            histograms,
-        }
-    }
-
-    /// Returns the rows of all CPUs together, then with `per_cpu` those of each.
-    fn rows<'a>(&self, kernel: &'a dyn Kernel) -> Vec<HistogramRows<'a>> {
-        let all: HistogramRows<'a> = kernel.rows(ROWS).iter().map(|row| row.part(runq_row::waits)).collect();
-        let each = all.clone().into_iter().filter(|_| self.per_cpu).map(|row| vec![row]);
-        [all].into_iter().chain(each).collect()
+        let Options { process, window, buckets, prometheus, per_cpu } = options;
+        let all = NamedHistograms::new(&[&ALL], window.window(), buckets, |_| Some(NamedSeries::default()));
+        let cpus = per_cpu.then(|| NamedHistograms::new(&[&EACH_CPU], window.window(), buckets, cpu_name));
+        Runqlat { process, keeps_times, prometheus, all, cpus }
     }
 }
 
@@ -150,16 +135,12 @@ impl Module for Runqlat {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        let (per_cpu, prometheus) = (self.per_cpu, self.prometheus);
-        Running::of(*self)
-            .at_once(&TABLE, |kernel, table| WAITS.read(kernel, table))
-            .quick(&all::TABLE, Self::fill_all)
-            .quick(&all::BY_BUCKET, Self::fill_buckets_of_all)
-            .when(prometheus, |running| running.quick(&all::IN_SECONDS, Self::fill_buckets_of_all))
+        let (per_cpu, prometheus) = (self.cpus.is_some(), self.prometheus);
+        let running = Running::of(*self).at_once(&TABLE, |kernel, table| WAITS.read(kernel, table));
+        NamedHistograms::add_tables(running, &[&ALL], prometheus, |module| Some(&mut module.all))
             .when(per_cpu, |running| {
-                running.quick(&cpu::TABLE, Self::fill_cpus).quick(&cpu::BY_BUCKET, Self::fill_buckets_of_cpus)
+                NamedHistograms::add_tables(running, &[&EACH_CPU], prometheus, |module| module.cpus.as_mut())
             })
-            .when(per_cpu && prometheus, |running| running.quick(&cpu::IN_SECONDS, Self::fill_buckets_of_cpus))
             .tick(Self::tick)
             .losses(Self::losses)
             .started()
@@ -167,32 +148,9 @@ impl Module for Runqlat {
 }
 
 impl Runqlat {
-    fn fill_all(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.histograms.set(table.single(), 0, &self.rows(kernel)[..1]);
-    }
-
-    fn fill_buckets_of_all(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.histograms.set_buckets(table, None, &self.rows(kernel)[..1]);
-    }
-
-    fn fill_cpus(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        for (number, of_cpu) in self.rows(kernel).iter().enumerate().skip(1) {
-            let (cpu, name, labels) = cpu(number);
-            let row = table.numbered(cpu, name.as_bytes()).labels(&labels);
-            self.histograms.set(row, number, slice::from_ref(of_cpu));
-        }
-    }
-
-    fn fill_buckets_of_cpus(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        for (number, of_cpu) in self.rows(kernel).iter().enumerate().skip(1) {
-            let (_, name, labels) = cpu(number);
-            self.histograms.set_buckets(table, Some((name.as_bytes(), &labels)), slice::from_ref(of_cpu));
-        }
-    }
-
     fn tick(&mut self, kernel: &dyn Kernel) {
-        let rows = self.rows(kernel);
-        self.histograms.tick(&rows, kernel.continues(&ROWS.def));
+        self.all.tick(kernel);
+        self.cpus.iter_mut().for_each(|cpus| cpus.tick(kernel));
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
@@ -203,10 +161,10 @@ impl Runqlat {
     }
 }
 
-/// Returns number, name and labels of the CPU whose rows have this index.
-fn cpu(index: usize) -> (u32, String, Arc<SeriesLabels>) {
-    let cpu = index as u32 - 1;
-    (cpu, format!("cpu{cpu}"), Arc::new(vec![("cpu", SeriesLabel::Number(cpu.into()))]))
+/// Returns the name and labels of the CPU with the row of this number, from 1 on.
+fn cpu_name(number: u64) -> Option<NamedSeries> {
+    let cpu = number - 1;
+    Some((format!("cpu{cpu}").into_bytes(), vec![("cpu", SeriesLabel::Number(cpu as i64))]))
 }
 
 #[cfg(test)]

@@ -2,40 +2,13 @@
 
 use super::super::shared::block::disk_name;
 use super::filter::DiskFilter;
-use super::{BioRow, DiskNumber, Operation, OwnedRows, ROWS, SMALLS};
-use crate::bpf::types::{bio_row, bio_small, fine_hist};
+use super::{DiskNumber, Operation, ROWS, SMALLS};
+use crate::bpf::types::{bio_row, bio_small};
 use crate::kit::{
-    set_buckets, set_counts, Buckets, Fine, FineCounts, Kept, Kernel, Row, RowMut, RowsView, SeriesLabel, SeriesLabels,
-    Shape, Starting, Table, TableSpec, Window, WindowClock,
+    Kernel, NamedSeries, Namer, SeriesDef, SeriesHistograms, SeriesLabel, SeriesLabels, SeriesRows, Shape,
 };
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Number of operations, in the order of [`Operation`].
-const OPERATIONS: usize = 4;
-
-/// A phase of a request: in total, in the device, or before it.
-#[derive(Clone, Copy, PartialEq)]
-enum Phase {
-    Total,
-    Device,
-    Queue,
-}
-
-/// Operation and phase of each histogram of a disk, in the order of the metrics.
-const OF_DISK: [(usize, Phase); 8] = [
-    (0, Phase::Total),
-    (0, Phase::Device),
-    (0, Phase::Queue),
-    (1, Phase::Total),
-    (1, Phase::Device),
-    (1, Phase::Queue),
-    (2, Phase::Total),
-    (3, Phase::Total),
-];
 
 /// Largest number of disks with identifiers.
 pub const MOST_DISKS: usize = 4096;
@@ -44,6 +17,7 @@ pub const MOST_DISKS: usize = 4096;
 pub mod dev {
     crate::histograms! {
         "disk.dev";
+        tables "each disk", "each bucket of each disk", 320 321 430, Shape::Named { max: MOST_DISKS };
         1 "read.total" "reads by disk" "from allocation to completion" "";
         2 "read.device" "reads by disk" "from issue to the device to completion" "";
         3 "read.queue" "reads by disk" "from allocation to issue to the device" "";
@@ -59,18 +33,41 @@ pub mod dev {
     }
     use super::*;
 
-    /// The table of quantiles.
-    pub static TABLE: TableSpec =
-        TableSpec::by_series("each disk", 320, Shape::Named { max: MOST_DISKS }, SERIES, HISTOGRAMS);
-    /// The table of buckets.
-    pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each disk", 321, BUCKETS, HISTOGRAMS);
-    /// The table of buckets for Prometheus.
-    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each disk", 430, SECONDS, HISTOGRAMS);
-
-    /// Sets the values of a disk's row other than those of histograms.
-    pub fn set_others<'a>(row: RowMut<'a>, name: &[u8], bytes: [u64; OPERATIONS]) -> RowMut<'a> {
-        row.text(NAME, name).set(READ_BYTES, bytes[0]).set(WRITE_BYTES, bytes[1]).set(DISCARD_BYTES, bytes[3])
+    const fn full(operation: Operation) -> SeriesRows<bio_row> {
+        SeriesRows::each(ROWS, bio_row::disk, operation as usize % 2, 2)
     }
+
+    const fn small(operation: Operation) -> SeriesRows<bio_small> {
+        SeriesRows::each(SMALLS, bio_small::disk, operation as usize % 2, 2)
+    }
+
+    const READS: SeriesRows<bio_row> = full(Operation::Read);
+    const WRITES: SeriesRows<bio_row> = full(Operation::Write);
+    const FLUSHES: SeriesRows<bio_small> = small(Operation::Flush);
+    const DISCARDS: SeriesRows<bio_small> = small(Operation::Discard);
+
+    /// The histograms with those of all disks.
+    pub static DEF: SeriesDef = SeriesDef {
+        tables: TABLES,
+        histograms: &[
+            READS.part(bio_row::total),
+            READS.part(bio_row::device),
+            READS.part(bio_row::queue),
+            WRITES.part(bio_row::total),
+            WRITES.part(bio_row::device),
+            WRITES.part(bio_row::queue),
+            FLUSHES.part(bio_small::total),
+            DISCARDS.part(bio_small::total),
+        ],
+        name: Some(NAME),
+        counters: &[
+            (READ_BYTES, READS.part(bio_row::bytes)),
+            (WRITE_BYTES, WRITES.part(bio_row::bytes)),
+            (DISCARD_BYTES, DISCARDS.part(bio_small::bytes)),
+        ],
+        sum: Some((whole::TABLES, &[0, 3, 6, 7])),
+        ..SeriesDef::NEW
+    };
 }
 
 /// Histograms of all disks.
@@ -79,304 +76,54 @@ pub mod whole {
         "Without requests of device-mapper disks that have a row of their own: the disks below have them.";
     crate::histograms! {
         "disk.all";
+        tables "all disks", "each bucket", 324 323 431, Shape::Single;
         1 "read.total" "reads of all disks" "from allocation to completion" ONCE;
         2 "write.total" "writes to all disks" "from allocation to completion" ONCE;
         3 "flush.total" "flushes of all disks" "from allocation to completion" ONCE;
         4 "discard.total" "discards on all disks" "from allocation to completion" ONCE;
     }
     use super::*;
-
-    /// The table of quantiles.
-    pub static TABLE: TableSpec = TableSpec::by_series("all disks", 324, Shape::Single, SERIES, HISTOGRAMS);
-    /// The table of buckets.
-    pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", 323, BUCKETS, HISTOGRAMS);
-    /// The table of buckets for Prometheus.
-    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket", 431, SECONDS, HISTOGRAMS);
 }
 
-/// Adds the tables to those of a module that has these histograms.
-pub fn add_tables<T: Send + 'static>(
-    running: Starting<T>,
-    prometheus: bool,
-    of: fn(&mut T) -> &mut DiskHistograms,
-) -> Starting<T> {
-    running
-        .table(&dev::TABLE, move |module, kernel, table| of(module).fill(kernel, table))
-        .buckets(prometheus, &dev::BY_BUCKET, &dev::IN_SECONDS, move |module, kernel, table| {
-            of(module).fill_buckets(kernel, table);
-        })
-        .table(&whole::TABLE, move |module, kernel, table| of(module).fill_all(kernel, table))
-        .buckets(prometheus, &whole::BY_BUCKET, &whole::IN_SECONDS, move |module, kernel, table| {
-            of(module).fill_buckets_of_all(kernel, table);
-        })
-}
-
-/// A row: of reads and writes, or of flushes and discards.
-#[derive(Clone, Copy)]
-enum Place {
-    Full(usize),
-    Small(usize),
-}
-
-/// Rows of both kinds.
-#[derive(Clone, Copy)]
-struct BothRows<'a>(RowsView<'a, bio_row>, RowsView<'a, bio_small>);
-
-impl<'a> BothRows<'a> {
-    fn of(kernel: &'a dyn Kernel) -> BothRows<'a> {
-        BothRows(kernel.rows(ROWS), kernel.rows(SMALLS))
-    }
-
-    /// Returns a histogram of a row; flushes and discards have one only.
-    fn histogram(self, place: Place, phase: Phase) -> Option<Row<'a, fine_hist>> {
-        let of_full = match phase {
-            Phase::Total => bio_row::total,
-            Phase::Device => bio_row::device,
-            Phase::Queue => bio_row::queue,
-        };
-        match place {
-            Place::Full(at) => Some(self.0.get(at)?.part(of_full)),
-            Place::Small(at) => Some(self.1.get(at)?.part(bio_small::total)),
-        }
-    }
-
-    fn bytes(self, place: Place) -> Option<u64> {
-        let row = match place {
-            Place::Full(at) => BioRow::Full(self.0.get(at)?),
-            Place::Small(at) => BioRow::Small(self.1.get(at)?),
-        };
-        Some(row.bytes())
-    }
-}
+/// Histograms of disks with their windows, and of what is by disk and more.
+pub type DiskHistograms = SeriesHistograms<DiskNamer>;
 
 /// Returns the name and labels of a disk; `None` if it is gone.
-pub type LookUp = fn(DiskNumber) -> Option<(Vec<u8>, SeriesLabels)>;
+pub type LookUp = fn(DiskNumber) -> Option<NamedSeries>;
 
-/// Name and labels of a disk, to be shared.
-pub type Named = (Vec<u8>, Arc<SeriesLabels>);
-
-/// Looks a disk up.
-pub fn named(look_up: LookUp, number: DiskNumber) -> Option<Named> {
-    look_up(number).map(|(name, labels)| (name, Arc::new(labels)))
+/// Names of disks. Disks without a row of their own have none, and count for all disks only.
+pub struct DiskNamer {
+    /// Source of names and labels.
+    pub look_up: LookUp,
+    /// The option `devices`.
+    pub filter: DiskFilter,
+    /// Returns true if requests of disks with a major number are those of disks below.
+    pub is_above: fn(u32) -> bool,
 }
 
-/// Number of looks after which a disk's name is looked up again.
-pub const NAMES_EVERY: u64 = 10;
-
-/// Histograms of disks with their windows.
-pub struct DiskHistograms {
-    look_up: LookUp,
-    filter: DiskFilter,
-    /// Returns true if a disk's requests are those of disks below.
-    is_above: fn(u32) -> bool,
-    buckets: Buckets,
-    clock: WindowClock,
-    start: Instant,
-    looks: u64,
-    /// Rows of each kind that belong to one of the disks.
-    owned: [OwnedRows; 2],
-    disks: BTreeMap<u64, Disk>,
-    whole: [Kept; OPERATIONS],
-}
-
-struct Disk {
-    name: Option<Named>,
-    /// True if the option `devices` selects the disk.
-    counts: bool,
-    is_above: bool,
-    rows: [Vec<Place>; OPERATIONS],
-    kept: [Kept; OF_DISK.len()],
-}
-
-impl DiskHistograms {
-    /// Makes histograms without disks.
-    pub fn new(
-        window: Window,
-        buckets: Buckets,
-        filter: DiskFilter,
-        look_up: LookUp,
-        is_above: fn(u32) -> bool,
-    ) -> Self {
-        DiskHistograms {
-            look_up,
-            filter,
-            is_above,
-            buckets,
-            clock: WindowClock::new(window),
-            start: Instant::now(),
-            looks: 0,
-            owned: Default::default(),
-            disks: BTreeMap::new(),
-            whole: Default::default(),
-        }
-    }
-
-    /// Adds new counts to the windows; called once a second. Returns the part of the windows that they belong to, and the clock of
-    /// the windows.
-    pub fn tick(&mut self, kernel: &dyn Kernel) -> (u64, WindowClock) {
-        (self.look(kernel, self.start.elapsed()), self.clock)
-    }
-
-    /// Returns the disks that are served: the word of their rows, their names and labels.
-    pub fn served(&self) -> impl Iterator<Item = (u64, &[u8], &Arc<SeriesLabels>)> {
-        self.disks
-            .iter()
-            .filter_map(|(&word, disk)| disk.served().map(|(name, labels)| (word, name.as_slice(), labels)))
-    }
-
+impl DiskNamer {
     /// True if the option `devices` selects a disk; `None` stands for disks without a row of their own.
     pub fn shows(&mut self, kernel: &dyn Kernel, disk: Option<DiskNumber>) -> bool {
         self.filter.counts(kernel, disk.map_or(0, DiskNumber::word))
     }
+}
 
-    /// Notes disks that have counted since the last call.
-    pub fn look_for_new(&mut self, kernel: &dyn Kernel) {
-        self.find(kernel);
+impl Namer for DiskNamer {
+    fn name(&mut self, disk: u64) -> Option<NamedSeries> {
+        DiskNumber::read(disk).and_then(self.look_up)
     }
 
-    fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) -> u64 {
-        let rows = self.find(kernel);
-        self.looks += 1;
-        let again = self.looks.is_multiple_of(NAMES_EVERY);
-        if again {
-            self.name_again();
-        }
+    fn tick(&mut self, kernel: &dyn Kernel, again: bool) {
         self.filter.tick(kernel, again);
-        for (&word, disk) in &mut self.disks {
-            disk.counts = self.filter.counts(kernel, word);
-        }
-        let part = self.clock.look(since_start, kernel.continues(&ROWS.def));
-        let mut number = 0;
-        for disk in self.disks.values_mut() {
-            for (histogram, &(operation, phase)) in OF_DISK.iter().enumerate() {
-                number += 1;
-                let parts = parts(rows, &disk.rows[operation], phase);
-                let counted = disk.kept[histogram].look(part, parts, self.clock.look_at(number));
-                if phase == Phase::Total && disk.is_of_all() {
-                    self.whole[operation].add(part, &counted);
-                }
-            }
-        }
-        self.whole.iter_mut().for_each(|kept| kept.pass(part));
-        part
     }
 
-    /// Fills the table of disks.
-    pub fn fill(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        let rows = self.find(kernel);
-        for disk in self.disks.values_mut() {
-            let Some((name, labels)) = disk.name.as_ref().filter(|_| disk.counts) else { continue };
-            let bytes = std::array::from_fn(|operation| {
-                disk.rows[operation].iter().filter_map(|&row| rows.bytes(row)).fold(0, u64::wrapping_add)
-            });
-            let mut row = dev::set_others(table.named(name).labels(labels), name, bytes);
-            for (histogram, &(operation, phase)) in OF_DISK.iter().enumerate() {
-                row = disk.kept[histogram].set(row, histogram, parts(rows, &disk.rows[operation], phase));
-            }
-        }
+    fn counts(&mut self, kernel: &dyn Kernel, disk: u64) -> bool {
+        self.filter.counts(kernel, disk)
     }
 
-    /// Fills a table of the buckets of disks.
-    pub fn fill_buckets(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        let rows = self.find(kernel);
-        for disk in self.disks.values() {
-            let Some((name, labels)) = disk.served() else { continue };
-            let totals = self.totals(rows, &OF_DISK, |operation| disk.rows[operation].iter());
-            set_buckets(table, self.buckets, Some((name, labels)), &totals);
-        }
+    fn is_in_sum(&self, disk: u64) -> bool {
+        !DiskNumber::read(disk).is_some_and(|number| (self.is_above)(number.major))
     }
-
-    /// Fills a table of the buckets of all disks.
-    pub fn fill_buckets_of_all(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        let rows = self.find(kernel);
-        let own = || self.disks.values().filter(|disk| disk.is_of_all());
-        let totals = [0, 1, 2, 3].map(|operation| (operation, Phase::Total));
-        let totals = self.totals(rows, &totals, |operation| own().flat_map(move |disk| &disk.rows[operation]));
-        set_buckets(table, self.buckets, None, &totals);
-    }
-
-    /// Fills the table of all disks.
-    pub fn fill_all(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        let rows = self.find(kernel);
-        let mut row = table.single();
-        for operation in 0..OPERATIONS {
-            let total = OF_DISK.iter().position(|&of| of == (operation, Phase::Total)).unwrap_or_default();
-            let (mut count, mut sum) = (0u64, 0u64);
-            for disk in self.disks.values_mut().filter(|disk| disk.is_of_all()) {
-                let of_disk = disk.kept[total].read(parts(rows, &disk.rows[operation], Phase::Total));
-                (count, sum) = (count.wrapping_add(of_disk.0), sum.wrapping_add(of_disk.1));
-            }
-            row = self.whole[operation].set_quantiles(set_counts(row, operation, (count, sum)), operation);
-        }
-    }
-
-    /// Returns the buckets of histograms over rows, and the sums of their times.
-    fn totals<'a, R: Iterator<Item = &'a Place>>(
-        &self,
-        rows: BothRows<'_>,
-        of: &[(usize, Phase)],
-        rows_of: impl Fn(usize) -> R,
-    ) -> Vec<(FineCounts, u64)> {
-        let total = |&(operation, phase): &(usize, Phase)| {
-            Fine::total(rows_of(operation).filter_map(|&row| rows.histogram(row, phase)))
-        };
-        of.iter().map(total).collect()
-    }
-
-    /// Notes rows that have got an owner since the last call. Returns all rows.
-    fn find<'a>(&mut self, kernel: &'a dyn Kernel) -> BothRows<'a> {
-        let rows = BothRows::of(kernel);
-        let BothRows(full, small) = rows;
-        let full = self.owned[0].find(full, bio_row::disk).into_iter();
-        let small = self.owned[1].find(small, bio_small::disk).into_iter();
-        let full = full.map(|(at, disk)| (disk, Operation::of_full(at), Place::Full(at)));
-        let small = small.map(|(at, disk)| (disk, Operation::of_small(at), Place::Small(at)));
-        for (disk, operation, place) in full.chain(small) {
-            let (look_up, is_above) = (self.look_up, self.is_above);
-            let counts = self.filter.counts(kernel, disk);
-            let new = || Disk::new(DiskNumber::read(disk), counts, look_up, is_above);
-            self.disks.entry(disk).or_insert_with(new).rows[operation as usize].push(place);
-        }
-        rows
-    }
-
-    /// Looks up the names again: disks come and go, and one that is gone is not served.
-    fn name_again(&mut self) {
-        for (&word, disk) in &mut self.disks {
-            let Some(number) = DiskNumber::read(word) else { continue };
-            let found = named(self.look_up, number);
-            if disk.name != found {
-                disk.name = found;
-            }
-        }
-    }
-}
-
-impl Disk {
-    /// Makes a disk; without a number it stands for disks without a row of their own, which count for all disks only.
-    fn new(number: Option<DiskNumber>, counts: bool, look_up: LookUp, is_above: fn(u32) -> bool) -> Disk {
-        Disk {
-            counts,
-            name: number.and_then(|number| named(look_up, number)),
-            is_above: number.is_some_and(|number| is_above(number.major)),
-            rows: Default::default(),
-            kept: Default::default(),
-        }
-    }
-
-    fn served(&self) -> Option<&Named> {
-        self.name.as_ref().filter(|_| self.counts)
-    }
-
-    /// True if its requests count for all disks.
-    fn is_of_all(&self) -> bool {
-        self.counts && !self.is_above
-    }
-}
-
-/// Returns a histogram of each of these rows.
-fn parts<'a>(rows: BothRows<'a>, of: &'a [Place], phase: Phase) -> impl Iterator<Item = Row<'a, fine_hist>> + Clone {
-    of.iter().filter_map(move |&row| rows.histogram(row, phase))
 }
 
 /// Reads the name and labels of a disk from sysfs.
@@ -409,8 +156,10 @@ fn labels(disk: &Path, name: &str) -> SeriesLabels {
 pub(super) mod tests {
     use super::super::IGNOREDS;
     use super::*;
-    use crate::kit::{Buckets, Fake, Key, Pattern};
+    use crate::bpf::types::fine_hist;
+    use crate::kit::{Buckets, Fake, Fine, Key, Pattern, Table, TableSpec, Window};
     use crate::pcp::Atom;
+    use std::time::Duration;
 
     pub const VDA: u64 = 1 << 63 | 254 << 32;
     const DM: u64 = 1 << 63 | 253 << 32;
@@ -427,10 +176,12 @@ pub(super) mod tests {
     }
 
     pub fn disks(window: u64) -> DiskHistograms {
-        let filter = DiskFilter::new(Default::default(), |_| None);
-        DiskHistograms::new(Window(Duration::from_secs(window)), Buckets::default(), filter, named, |major| {
-            major == 253
-        })
+        disks_with(&[&dev::DEF], window, DiskFilter::new(Default::default(), |_| None))
+    }
+
+    pub fn disks_with(defs: &[&'static SeriesDef], window: u64, filter: DiskFilter) -> DiskHistograms {
+        let namer = DiskNamer { look_up: named, filter, is_above: |major| major == 253 };
+        SeriesHistograms::new(defs, Window(Duration::from_secs(window)), Buckets::default(), namer)
     }
 
     /// Counts requests with a time in microseconds in the row of a disk: reads in even rows, writes in odd ones.
@@ -444,16 +195,8 @@ pub(super) mod tests {
         }
     }
 
-    fn filled(disks: &mut DiskHistograms, fake: &Fake, spec: &TableSpec) -> Table {
-        let mut table = Table::of(spec);
-        let fill: fn(&mut DiskHistograms, &dyn Kernel, &mut Table) = match spec.cluster {
-            320 => DiskHistograms::fill,
-            321 | 430 => DiskHistograms::fill_buckets,
-            324 => DiskHistograms::fill_all,
-            _ => DiskHistograms::fill_buckets_of_all,
-        };
-        fill(disks, fake, &mut table);
-        table
+    fn filled(disks: &mut DiskHistograms, fake: &Fake, spec: &'static TableSpec) -> Table {
+        disks.filled(fake, spec)
     }
 
     pub fn cell(table: &Table, row: usize, name: &str, spec: &TableSpec) -> Option<u64> {
@@ -647,8 +390,7 @@ pub(super) mod tests {
         let fake = fake().with(IGNOREDS, 64);
         let identify = |number: DiskNumber| named(number).map(|(name, _)| (name, 1));
         let filter = DiskFilter::new(Pattern::of("^v"), identify);
-        let mut disks =
-            DiskHistograms::new(Window(Duration::from_secs(60)), Buckets::default(), filter, named, |_| false);
+        let mut disks = disks_with(&[&dev::DEF], 60, filter);
         for (row, disk) in [(0, VDA), (2, DM), (4, GONE), (6, OTHERS)] {
             count(&fake, row, disk, 100, 10);
         }

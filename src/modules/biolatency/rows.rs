@@ -3,7 +3,7 @@
 use super::{ROWS, SMALLS};
 use crate::bpf::types::{bio_row, bio_small, fine_hist};
 use crate::bpf::Field;
-use crate::kit::{Kernel, Row, RowsView};
+use crate::kit::{Kernel, Row};
 
 /// An operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -154,24 +154,6 @@ impl Lost {
     }
 }
 
-/// Marks of the rows of a map that belong to a disk.
-#[derive(Default)]
-pub struct OwnedRows(Vec<bool>);
-
-impl OwnedRows {
-    /// Returns the rows that have got an owner since the last call: their indices, and the word of their disk.
-    pub fn find<T>(&mut self, rows: RowsView<'_, T>, disk: Field<T, u64>) -> Vec<(usize, u64)> {
-        self.0.resize(rows.len(), false);
-        let unowned = rows.iter().zip(&mut self.0).enumerate().filter(|(_, (_, owned))| !**owned);
-        let words = unowned.map(|(at, (row, owned))| {
-            let word = row.get(disk);
-            *owned = word != 0;
-            (at, word)
-        });
-        words.filter(|(_, word)| *word != 0).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,17 +177,5 @@ mod tests {
         let nvme = Some(DiskNumber { major: 259, minor: 1_048_575 });
         let full = [(None, Operation::Read, 4096, 0), (nvme, Operation::Write, 4096, 0)];
         assert_eq!(seen, [full[0], full[1], (None, Operation::Flush, 0, 3), (nvme, Operation::Discard, 0, 3)]);
-    }
-
-    #[test]
-    fn a_row_is_found_once_it_has_an_owner() {
-        let fake = Fake::new().with(ROWS, 4);
-        let mut owned = OwnedRows::default();
-        let kernel: &dyn Kernel = &fake;
-        let mut found = || owned.find(kernel.rows(ROWS), bio_row::disk);
-        fake.set(ROWS, 2, bio_row::disk, disk(8, 0));
-        assert_eq!((found(), found()), (vec![(2, disk(8, 0))], vec![]));
-        fake.set(ROWS, 1, bio_row::disk, disk(8, 16));
-        assert_eq!(found(), [(1, disk(8, 16))]);
     }
 }

@@ -1,18 +1,17 @@
 //! Latency of disks without requests, such as those of device-mapper, md and zram: bcc.disk.stacked.*, with the option `stacked`. Kernel
 //! side: bpf/shared/stacked.bpf.h.
 
-use super::disks::{self, named, LookUp, Named};
-use super::{DiskNumber, OwnedRows, Size, STACK_ROWS, WAITING};
-use crate::bpf::types::{self, bio_stack_row, fine_hist};
+use super::disks::{self, LookUp};
+use super::{DiskNumber, Size, STACK_ROWS, WAITING};
+use crate::bpf::types::{self, bio_stack_row};
 use crate::kit::{
-    set_buckets, Buckets, Fine, Hook, Kept, Kernel, Pattern, Plan, Row, RowsView, SeriesLabel, SeriesLabels, Shape,
-    Table, TableSpec, Tier, Window, WindowClock,
+    Fine, Hook, Kernel, NamedSeries, Namer, Pattern, Plan, SeriesDef, SeriesHistograms, SeriesLabel, SeriesRows, Shape,
+    Tier,
 };
 use crate::{module_log, tracepoint};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 const NEEDS: &str = "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)";
 
@@ -28,8 +27,6 @@ pub static QUEUE: Hook = Hook {
 /// The hook for completed bios of disks without requests.
 pub static COMPLETE: Hook = tracepoint!("block_bio_complete", NEEDS);
 
-/// Number of operations, in the order of the metrics: reads, writes, flushes, discards.
-const OPERATIONS: usize = 4;
 /// Number of bios in a set of `bio_waiting`, as in bpf/shared/set_table.bpf.h.
 const WAYS: usize = 8;
 
@@ -38,31 +35,13 @@ const NOTE: &str = "A bio of a disk without requests, such as one of device-mapp
     they are has none: linear md, RAID 0 before Linux 5.14. Needs the option \"stacked\".";
 crate::histograms! {
     "disk.stacked";
+    tables "each disk without requests", "each bucket of each disk without requests", 330 347 433, Shape::Named { max: disks::MOST_DISKS }, if "stacked";
     1 "read.total" "reads by stacked disk" "from submission to completion" NOTE;
     2 "write.total" "writes by stacked disk" "from submission to completion" NOTE;
     3 "flush.total" "flushes by stacked disk" "from submission to completion" NOTE;
     4 "discard.total" "discards by stacked disk" "from submission to completion" NOTE;
     with NAME: str = 0 "name" DISCRETE NONE "name of the stacked disk, for the variables of a dashboard";
 }
-
-/// The table of disks.
-pub static TABLE: TableSpec = TableSpec::by_series(
-    "each disk without requests",
-    330,
-    Shape::Named { max: disks::MOST_DISKS },
-    SERIES,
-    HISTOGRAMS,
-)
-.with_options(&["stacked"]);
-/// The table of their buckets.
-pub static BY_BUCKET: TableSpec =
-    TableSpec::by_bucket("each bucket of each disk without requests", 347, BUCKETS, HISTOGRAMS)
-        .with_options(&["stacked"]);
-
-/// The table of their buckets for Prometheus.
-pub static IN_SECONDS: TableSpec =
-    TableSpec::in_seconds("each bucket of each disk without requests", 433, SECONDS, HISTOGRAMS)
-        .with_options(&["stacked", "prometheus"]);
 
 /// Adds the hooks and maps of the option to the module's plan.
 pub fn plan(size: &Size, plan: &mut Plan, constants: &mut types::rodata) {
@@ -74,153 +53,66 @@ pub fn plan(size: &Size, plan: &mut Plan, constants: &mut types::rodata) {
     plan.entries(WAITING.name, sets);
 }
 
-/// Histograms of disks without requests, with their windows.
-pub struct StackedDisks {
-    look_up: LookUp,
-    /// The names of the disks that are shown.
-    devices: Pattern,
-    buckets: Buckets,
-    clock: WindowClock,
-    start: Instant,
-    looks: u64,
-    /// Rows that belong to one of the disks.
-    owned: OwnedRows,
-    disks: BTreeMap<DiskNumber, StackedDisk>,
-}
+/// Rows of reads and writes, and of flushes and discards.
+const EVEN: SeriesRows<bio_stack_row> = SeriesRows::each(STACK_ROWS, bio_stack_row::disk, 0, 2);
+const ODD: SeriesRows<bio_stack_row> = SeriesRows::each(STACK_ROWS, bio_stack_row::disk, 1, 2);
 
-#[derive(Default)]
-struct StackedDisk {
-    /// Its name and labels; `None` if it is gone, or not to be shown.
-    name: Option<Named>,
-    /// Indices of its rows; even rows have reads and writes, odd ones flushes and discards.
-    rows: Vec<usize>,
-    kept: [Kept; OPERATIONS],
-}
+/// Histograms of disks without requests.
+pub static DEF: SeriesDef = SeriesDef {
+    tables: TABLES,
+    histograms: &[
+        EVEN.part(bio_stack_row::total.nth(0)),
+        EVEN.part(bio_stack_row::total.nth(1)),
+        ODD.part(bio_stack_row::total.nth(0)),
+        ODD.part(bio_stack_row::total.nth(1)),
+    ],
+    name: Some(NAME),
+    ..SeriesDef::NEW
+};
 
 /// Owner of the rows for disks that found none (BIO_OTHERS).
 const OTHERS: u64 = 1 << 62;
 
-type StackRows<'a> = RowsView<'a, bio_stack_row>;
+/// Histograms of disks without requests, with their windows.
+pub type StackedDisks = SeriesHistograms<StackedNamer>;
 
-impl StackedDisks {
-    /// Makes histograms without disks.
-    pub fn new(window: Window, buckets: Buckets, devices: Pattern, look_up: LookUp) -> StackedDisks {
-        StackedDisks {
-            look_up,
-            devices,
-            buckets,
-            clock: WindowClock::new(window),
-            start: Instant::now(),
-            looks: 0,
-            owned: OwnedRows::default(),
-            disks: BTreeMap::new(),
-        }
-    }
+/// Names of the disks that are shown.
+pub struct StackedNamer {
+    /// Source of names and labels.
+    pub look_up: LookUp,
+    /// The option `devices`.
+    pub devices: Pattern,
+}
 
-    /// Adds new counts to the windows. Called once a second.
-    pub fn tick(&mut self, kernel: &dyn Kernel) {
-        if self.looks == 0 {
-            for hook in [&QUEUE, &COMPLETE] {
-                if let Err(error) = kernel.attach(hook) {
-                    module_log!(warn, "{}: {error}: bcc.disk.stacked has no values.", hook.name);
-                }
-            }
-        }
-        self.look(kernel, self.start.elapsed());
-    }
-
-    fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) {
-        self.find(kernel);
-        self.looks += 1;
-        if self.looks.is_multiple_of(disks::NAMES_EVERY) {
-            self.name_again();
-        }
-        let part = self.clock.look(since_start, kernel.continues(&STACK_ROWS.def));
-        let rows = kernel.rows(STACK_ROWS);
-        let mut number = 0;
-        for disk in self.disks.values_mut() {
-            for (operation, kept) in disk.kept.iter_mut().enumerate() {
-                number += 1;
-                kept.look(part, parts(rows, &disk.rows, operation), self.clock.look_at(number));
-            }
-        }
-    }
-
-    /// Fills the table.
-    pub fn fill(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.find(kernel);
-        let rows = kernel.rows(STACK_ROWS);
-        for disk in self.disks.values_mut() {
-            let Some((name, labels)) = &disk.name else { continue };
-            let mut row = table.named(name).labels(labels).text(NAME, name);
-            for (operation, kept) in disk.kept.iter_mut().enumerate() {
-                row = kept.set(row, operation, parts(rows, &disk.rows, operation));
-            }
-        }
-    }
-
-    /// Fills a table of buckets.
-    pub fn fill_buckets(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.find(kernel);
-        let rows = kernel.rows(STACK_ROWS);
-        for disk in self.disks.values() {
-            let Some((name, labels)) = &disk.name else { continue };
-            let totals: Vec<_> =
-                (0..OPERATIONS).map(|operation| Fine::total(parts(rows, &disk.rows, operation))).collect();
-            set_buckets(table, self.buckets, Some((name, labels)), &totals);
-        }
-    }
-
-    /// Reports bios that could not be counted, or not under their disk.
-    pub fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        let rows = kernel.rows(STACK_ROWS);
-        let rest: Vec<usize> = (0..rows.len())
-            .filter(|&at| rows.get(at).is_some_and(|row| row.get(bio_stack_row::disk) == OTHERS))
-            .collect();
-        let without = (0..OPERATIONS).flat_map(|operation| parts(rows, &rest, operation)).map(Fine::count).sum();
-        each("bio-table-full: bios of disks without a row in the table, not counted", without);
-        let displaced = kernel.rows(STACK_ROWS).sum(bio_stack_row::displaced);
-        each("bio-displaced: bios of stacked disks in flight beyond what can be remembered, not counted", displaced);
-    }
-
-    /// Notes rows that have got an owner since the last call.
-    fn find(&mut self, kernel: &dyn Kernel) {
-        let rows = kernel.rows(STACK_ROWS);
-        for (at, word) in self.owned.find(rows, bio_stack_row::disk) {
-            let Some(number) = DiskNumber::read(word) else { continue };
-            let new = || StackedDisk { name: shown(self.look_up, &self.devices, number), ..StackedDisk::default() };
-            self.disks.entry(number).or_insert_with(new).rows.push(at);
-        }
-    }
-
-    /// Looks up the names again: disks come and go, and so do those below them.
-    fn name_again(&mut self) {
-        for (&number, disk) in &mut self.disks {
-            let found = shown(self.look_up, &self.devices, number);
-            if disk.name != found {
-                disk.name = found;
-            }
-        }
+impl Namer for StackedNamer {
+    fn name(&mut self, disk: u64) -> Option<NamedSeries> {
+        DiskNumber::read(disk).and_then(self.look_up).filter(|(name, _)| self.devices.matches(name))
     }
 }
 
-/// Returns the name and labels of a disk that is to be shown; `None` for others.
-fn shown(look_up: LookUp, devices: &Pattern, number: DiskNumber) -> Option<Named> {
-    named(look_up, number).filter(|(name, _)| devices.matches(name))
+/// Adds new counts to the windows. Called once a second; the first call attaches the programs.
+pub fn tick(disks: &mut StackedDisks, kernel: &dyn Kernel) {
+    if !disks.has_ticked() {
+        for hook in [&QUEUE, &COMPLETE] {
+            if let Err(error) = kernel.attach(hook) {
+                module_log!(warn, "{}: {error}: bcc.disk.stacked has no values.", hook.name);
+            }
+        }
+    }
+    disks.tick(kernel);
 }
 
-/// Returns the histograms of an operation in the rows of a disk.
-fn parts<'a>(
-    rows: StackRows<'a>,
-    of: &'a [usize],
-    operation: usize,
-) -> impl Iterator<Item = Row<'a, fine_hist>> + Clone {
-    let own = of.iter().filter(move |&&at| at % 2 == operation / 2);
-    own.filter_map(move |&at| Some(rows.get(at)?.part(bio_stack_row::total.nth(operation % 2))))
+/// Reports bios that could not be counted, or not under their disk.
+pub fn losses(kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    let others = kernel.rows(STACK_ROWS).iter().filter(|row| row.get(bio_stack_row::disk) == OTHERS);
+    let without = others.flat_map(|row| row.parts(bio_stack_row::total)).map(Fine::count).sum();
+    each("bio-table-full: bios of disks without a row in the table, not counted", without);
+    let displaced = kernel.rows(STACK_ROWS).sum(bio_stack_row::displaced);
+    each("bio-displaced: bios of stacked disks in flight beyond what can be remembered, not counted", displaced);
 }
 
 /// Reads the name and labels of a disk from sysfs, with the disks below it.
-pub fn look_up(number: DiskNumber) -> Option<(Vec<u8>, SeriesLabels)> {
+pub fn look_up(number: DiskNumber) -> Option<NamedSeries> {
     let (name, mut labels) = disks::look_up(number)?;
     let disk = format!("/sys/dev/block/{}:{}", number.major, number.minor);
     labels.extend(below(Path::new(&disk)).map(|names| ("below", SeriesLabel::Text(names))));
@@ -242,20 +134,27 @@ fn below(disk: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::Fake;
+    use crate::bpf::types::fine_hist;
+    use crate::kit::{Buckets, Fake, Table, TableSpec, Window};
     use crate::pcp::Atom;
     use std::os::unix::fs::symlink;
+    use std::time::Duration;
 
     const DM: u64 = 1 << 63 | 253 << 32;
     const GONE: u64 = 1 << 63 | 9 << 32 | 127;
 
-    fn known(number: DiskNumber) -> Option<(Vec<u8>, SeriesLabels)> {
+    fn known(number: DiskNumber) -> Option<NamedSeries> {
         let labels = vec![("below", SeriesLabel::Text("sda,sdb".into()))];
         (number.major == 253).then(|| (b"dm-0".to_vec(), labels))
     }
 
     fn stacked(window: u64) -> StackedDisks {
-        StackedDisks::new(Window(Duration::from_secs(window)), Buckets::default(), Pattern::default(), known)
+        stacked_with(window, Pattern::default())
+    }
+
+    fn stacked_with(window: u64, devices: Pattern) -> StackedDisks {
+        let namer = StackedNamer { look_up: known, devices };
+        StackedDisks::new(&[&DEF], Window(Duration::from_secs(window)), Buckets::default(), namer)
     }
 
     fn fake() -> Fake {
@@ -271,13 +170,12 @@ mod tests {
         part.set(fine_hist::sum, part.get(fine_hist::sum) + bios * us * 1000);
     }
 
-    fn filled(stacked: &mut StackedDisks, fake: &Fake, spec: &TableSpec) -> Table {
-        let mut table = Table::of(spec);
-        match std::ptr::eq(spec, &TABLE) {
-            true => stacked.fill(fake, &mut table),
-            false => stacked.fill_buckets(fake, &mut table),
-        }
-        table
+    fn filled(stacked: &mut StackedDisks, fake: &Fake, spec: &'static TableSpec) -> Table {
+        stacked.filled(fake, spec)
+    }
+
+    fn look_ten_times(stacked: &mut StackedDisks, fake: &Fake) {
+        (0..10).for_each(|_| stacked.look(fake, Duration::ZERO));
     }
 
     fn cell(table: &Table, spec: &TableSpec, row: usize, name: &str) -> Option<u64> {
@@ -310,9 +208,8 @@ mod tests {
         let fake = fake();
         count(&fake, 2, DM, 0, 100, 5);
         for (devices, names) in [("^dm-", vec!["dm-0"]), ("^sd", vec![])] {
-            let window = Window(Duration::from_secs(60));
-            let mut stacked = StackedDisks::new(window, Buckets::default(), Pattern::of(devices), known);
-            (0..disks::NAMES_EVERY).for_each(|_| stacked.look(&fake, Duration::ZERO));
+            let mut stacked = stacked_with(60, Pattern::of(devices));
+            look_ten_times(&mut stacked, &fake);
             assert_eq!(filled(&mut stacked, &fake, &TABLE).names(), names, "{devices}");
         }
     }
@@ -346,8 +243,8 @@ mod tests {
         count(&fake, 0, DM, 0, 100, 10);
         stacked.look(&fake, Duration::ZERO);
         for (look_up, names) in [((|_| None) as LookUp, vec![]), (known, vec!["dm-0"])] {
-            stacked.look_up = look_up;
-            (0..disks::NAMES_EVERY).for_each(|_| stacked.look(&fake, Duration::ZERO));
+            stacked.namer.look_up = look_up;
+            look_ten_times(&mut stacked, &fake);
             assert_eq!(filled(&mut stacked, &fake, &TABLE).names(), names);
         }
     }
@@ -359,7 +256,7 @@ mod tests {
         count(&fake, 1, OTHERS, 3, 100, 4);
         fake.set(STACK_ROWS, 0, bio_stack_row::displaced, 3);
         let mut lost = Vec::new();
-        stacked(60).losses(&fake, &mut |_, count| lost.push(count));
+        losses(&fake, &mut |_, count| lost.push(count));
         assert_eq!(lost, [14, 3]);
     }
 

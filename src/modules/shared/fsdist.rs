@@ -2,8 +2,8 @@
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
-    by_thread, plan_set_table, EachLoss, FineHistogram, HistogramRows, Histograms, Hook, Host, Kernel, MapDef, Metric,
-    MetricDef, Module, Plan, ProcessFilter, Rows, Running, Table, TableSpec,
+    by_thread, plan_set_table, Buckets, EachLoss, FineHistogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module,
+    NamedHistograms, NamedSeries, Plan, ProcessFilter, Rows, Running, SeriesDef, TableSpec, Window,
 };
 use crate::pcp::{Sem, Type, Units};
 
@@ -21,21 +21,12 @@ pub struct Operations {
     pub process: ProcessFilter,
     /// The table of requests by power of two.
     pub latency: &'static TableSpec,
-    /// The table of counts and quantiles.
-    pub by_operation: &'static TableSpec,
-    /// The table of buckets.
-    pub by_bucket: &'static TableSpec,
-    /// The table of buckets for Prometheus, if it is asked for.
-    pub in_seconds: Option<&'static TableSpec>,
-    /// Histograms, one for each operation.
-    pub histograms: Histograms,
-}
-
-impl Operations {
-    fn histograms<'a>(&self, kernel: &'a dyn Kernel) -> [HistogramRows<'a>; 4] {
-        let rows = kernel.rows(self.rows);
-        [0, 1, 2, 3].map(|operation| rows.iter().map(|row| row.part(fs_row::hists.nth(operation))).collect())
-    }
+    /// Histograms of the operations, and their tables.
+    pub series: &'static SeriesDef,
+    /// True if the table for Prometheus is asked for.
+    pub prometheus: bool,
+    /// Counts and windows of these histograms.
+    pub histograms: NamedHistograms,
 }
 
 impl Module for Operations {
@@ -47,32 +38,18 @@ impl Module for Operations {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        let Operations { latency, rows, by_operation, by_bucket, in_seconds, .. } = *self;
-        let running = Running::of(*self)
-            .at_once(latency, move |kernel, table| {
-                (0..4).for_each(|operation| operation_latency(rows, operation).read(kernel, table));
-            })
-            .quick(by_operation, Self::fill)
-            .quick(by_bucket, Self::fill_buckets);
-        let running = in_seconds.into_iter().fold(running, |running, table| running.quick(table, Self::fill_buckets));
-        running.tick(Self::tick).losses(Self::losses).started()
+        let Operations { latency, rows, series, prometheus, .. } = *self;
+        let running = Running::of(*self).at_once(latency, move |kernel, table| {
+            (0..4).for_each(|operation| operation_latency(rows, operation).read(kernel, table));
+        });
+        NamedHistograms::add_tables(running, &[series], prometheus, |module| Some(&mut module.histograms))
+            .tick(|module, kernel| module.histograms.tick(kernel))
+            .losses(Self::losses)
+            .started()
     }
 }
 
 impl Operations {
-    fn fill(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.histograms.set(table.single(), 0, &self.histograms(kernel));
-    }
-
-    fn fill_buckets(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.histograms.set_buckets(table, None, &self.histograms(kernel));
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        let histograms = self.histograms(kernel);
-        self.histograms.tick(&histograms, kernel.continues(&self.rows.def));
-    }
-
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let rows = kernel.rows(self.rows);
         let (unmatched, displaced) = (rows.sum(fs_row::unmatched), rows.sum(fs_row::displaced));
@@ -91,7 +68,7 @@ macro_rules! file_system {
     ) => {
         use $crate::bpf::types::{fs_row, set_numbers};
         use $crate::kit::*;
-        use $crate::modules::shared::fsdist::{operation_metric, Operations};
+        use $crate::modules::shared::fsdist::{operation_histograms, operation_metric, Operations};
 
         $crate::options! {
             process;
@@ -100,6 +77,7 @@ macro_rules! file_system {
 
         $crate::histograms! {
             concat!("fs.", $name);
+            tables concat!("all of ", $called), "each bucket", $by_operation $by_bucket $in_seconds, Shape::Single;
             1 "open" "opens of files" "from call to return" OF;
             2 "read" "reads of files" "from call to return" OF;
             3 "write" "writes of files" "from call to return" OF;
@@ -107,11 +85,6 @@ macro_rules! file_system {
         }
 
         const OF: &str = concat!("Of files on ", $called, ", by the functions that the module hooks.");
-
-        static BY_OPERATION: TableSpec =
-            TableSpec::by_series(concat!("all of ", $called), $by_operation, Shape::Single, SERIES, HISTOGRAMS);
-        static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", $by_bucket, BUCKETS, HISTOGRAMS);
-        static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket", $in_seconds, SECONDS, HISTOGRAMS);
 
         static OPEN: Hook = $crate::function!($open, $needs);
         static READ: Hook = $crate::function!($read, $needs);
@@ -121,7 +94,7 @@ macro_rules! file_system {
         const ROWS: Rows<fs_row> = Rows::new(concat!($name, "_rows"));
         const STARTS: MapDef = MapDef::private::<set_numbers>(concat!($name, "_starts"));
 
-        static TABLE: TableSpec = TableSpec {
+        static LATENCY: TableSpec = TableSpec {
             cluster: $cluster,
             shape: Shape::Log2(Log2::MICROSECONDS),
             metrics: &[
@@ -149,6 +122,18 @@ macro_rules! file_system {
             ..TableSpec::NEW
         };
 
+        /// Histograms of the operations.
+        pub static OF_OPERATIONS: SeriesDef = SeriesDef {
+            tables: TABLES,
+            histograms: &[
+                SeriesRows::of_one(ROWS).part(fs_row::hists.nth(0)),
+                SeriesRows::of_one(ROWS).part(fs_row::hists.nth(1)),
+                SeriesRows::of_one(ROWS).part(fs_row::hists.nth(2)),
+                SeriesRows::of_one(ROWS).part(fs_row::hists.nth(3)),
+            ],
+            ..SeriesDef::NEW
+        };
+
         /// The declaration of the module.
         pub const SPEC: Spec = Spec {
             name: $module,
@@ -156,7 +141,7 @@ macro_rules! file_system {
             summary: concat!("latency of file operations on ", $called),
             overhead: Overhead::medium(concat!("190 ns per open, read, write or fsync on ", $called)),
             needs: $needs,
-            tables: &[&TABLE, &BY_OPERATION, &BY_BUCKET, &IN_SECONDS],
+            tables: &[&LATENCY, &TABLE, &BY_BUCKET, &IN_SECONDS],
             options: OPTIONS,
             hooks: &[&OPEN, &READ, &WRITE, &FSYNC],
             maps: &[ROWS.def, STARTS],
@@ -171,17 +156,21 @@ macro_rules! file_system {
                         constants.$mask = mask;
                         constants.$filter = filter;
                     },
-                    latency: &TABLE,
-                    by_operation: &BY_OPERATION,
-                    by_bucket: &BY_BUCKET,
-                    in_seconds: options.prometheus.then_some(&IN_SECONDS),
-                    histograms: Histograms::new(options.window.window(), options.buckets),
+                    latency: &LATENCY,
+                    series: &OF_OPERATIONS,
+                    prometheus: options.prometheus,
+                    histograms: operation_histograms(&OF_OPERATIONS, options.window.window(), options.buckets),
                     process: options.process,
                 }))
             },
             ..$crate::kit::Spec::NEW
         };
     };
+}
+
+/// Returns empty histograms; [`file_system!`] calls it.
+pub fn operation_histograms(series: &'static SeriesDef, window: Window, buckets: Buckets) -> NamedHistograms {
+    NamedHistograms::new(&[series], window, buckets, |_| Some(NamedSeries::default()))
 }
 
 /// Returns the metric of an operation; [`file_system!`] calls it. The unit is that of the Python agent's metrics.
@@ -198,8 +187,9 @@ fn operation_latency(rows: Rows<fs_row>, operation: usize) -> FineHistogram<fs_r
 mod tests {
     use super::*;
     use crate::bpf::types::fine_hist;
-    use crate::kit::{Buckets, Fake, Fine, Seconds, SERIES_METRICS};
+    use crate::kit::{Fake, Fine, Seconds, Table, SERIES_METRICS};
     use crate::modules::find;
+    use crate::modules::zfsdist::OF_OPERATIONS;
     use crate::pcp::Atom;
 
     const ROWS: Rows<fs_row> = Rows::new("zfs_rows");
@@ -217,10 +207,9 @@ mod tests {
             constants: |_, _, _| (),
             process: ProcessFilter::default(),
             latency: table(0),
-            by_operation: table(1),
-            by_bucket: table(2),
-            in_seconds: None,
-            histograms: Histograms::new(Seconds(60).window(), Buckets::default()),
+            series: &OF_OPERATIONS,
+            prometheus: false,
+            histograms: operation_histograms(&OF_OPERATIONS, Seconds(60).window(), Buckets::default()),
         };
         Box::new(module).start(&Fake::new())
     }
