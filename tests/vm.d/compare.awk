@@ -131,8 +131,8 @@ function near(bytes, expected) {
 	return bytes >= expected && bytes <= expected + 2
 }
 
-function is_full(port) {
-	return port == load[pass, "full_port_ipv4"] || port == load[pass, "full_port_ipv6"]
+function is_full(address, port) { # a port of one family may be anybody's in the other
+	return port == load[pass, (address ~ /:/) ? "full_port_ipv6" : "full_port_ipv4"]
 }
 
 function repeated_of_load(    ipv4, ipv6) {
@@ -149,7 +149,7 @@ function sessions_of_load(    i, j, f, g, to, from, count, server, client, paire
 		split(sessions[pass, i], f, " ")
 		if (f[2] != load[pass, "pid"] || f[3] != "load" || f[10] <= 0)
 			continue
-		if (is_full(f[5]) || is_full(f[7])) # with no traffic: those are tcpretrans'
+		if (is_full(f[4], f[5]) || is_full(f[6], f[7])) # with no traffic: those are tcpretrans'
 			continue
 		count++
 		client += near(f[8], to) && near(f[9], from)
