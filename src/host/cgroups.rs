@@ -5,7 +5,8 @@ use crate::kit::{written_out, SeriesLabel, SeriesLabels};
 use nix::sys::stat::makedev;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -115,6 +116,11 @@ impl Cgroups {
             let text = fs::read_to_string(self.directory(scope).join(file)).ok()?;
             text.lines().take(16).find_map(|line| guest_name(&arguments(line.parse().ok()?)?))
         })
+    }
+
+    /// Opens the directory of the cgroup with this path.
+    pub fn open(&self, path: &[u8]) -> io::Result<File> {
+        File::open(self.directory(path))
     }
 
     fn directory(&self, path: &[u8]) -> PathBuf {

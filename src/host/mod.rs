@@ -2,6 +2,7 @@
 
 mod blocking;
 mod cgroups;
+mod cpu_counters;
 mod demangle;
 mod elf;
 mod error;
@@ -17,6 +18,7 @@ mod tracefs;
 mod usdt;
 
 pub use cgroups::{series_name, walk_below, Cgroup, Cgroups, Controller, NoCgroups};
+pub use cpu_counters::{Counts, CpuCounters};
 pub use elf::{Code, Elf};
 pub use error::HostError;
 pub use executables::{mapped, Mapped, ProbeFile, ProbeFiles};

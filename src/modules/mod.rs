@@ -13,6 +13,7 @@ mod exectop;
 mod ext4dist;
 mod klockstat;
 mod kprobe_hits;
+mod llcstat;
 mod netproc;
 mod profile;
 mod runqlat;
@@ -65,6 +66,7 @@ pub const MODULES: &[&Spec] = &[
     &syscount::SPEC,
     &cgroup_disk::SPEC,
     &cgroup_runq::SPEC,
+    &llcstat::SPEC,
 ];
 
 /// Returns the module that `module = PATH` or `[NAME]` names.
@@ -85,7 +87,13 @@ mod tests {
             let mut options: Vec<&str> = spec.tables.iter().flat_map(|table| table.options).copied().collect();
             options.sort_unstable();
             options.dedup();
-            let lines: String = options.iter().filter(|_| all).map(|option| format!("{option} = True\n")).collect();
+            let value =
+                |option: &&str| match spec.options.iter().find(|def| def.name == *option).map(|def| (def.default)()) {
+                    Some(default) if default.is_empty() => "/",
+                    _ => "True",
+                };
+            let lines = options.iter().filter(|_| all).map(|option| format!("{option} = {}\n", value(option)));
+            let lines: String = lines.collect();
             let config = Config::parse("test", spec.section(&lines).as_bytes()).unwrap();
             let section = config.section(spec.name).unwrap();
             let setup = Setup::new(&section);

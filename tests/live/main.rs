@@ -22,6 +22,7 @@ mod fine;
 mod hits;
 mod klockstat;
 mod late_disks;
+mod llcstat;
 mod netproc;
 mod quantiles;
 mod refusals;

@@ -58,6 +58,7 @@ impl Placed {
 fn files_are_put_in_place_and_taken_out_again() {
     let placed = Placed::new();
     let both = [
+        "derived/corebcc.conf",
         "pmlogconf/corebcc/agent",
         "pmlogconf/corebcc/biolatency",
         "pmlogconf/corebcc/biolatency-buckets",
@@ -66,6 +67,7 @@ fn files_are_put_in_place_and_taken_out_again() {
         "pmlogconf/corebcc/cgroup_runq",
         "pmlogconf/corebcc/ext4dist",
         "pmlogconf/corebcc/ext4dist-buckets",
+        "pmlogconf/corebcc/llcstat",
         "pmlogconf/corebcc/metric-status",
         "pmlogconf/corebcc/netproc",
         "pmlogconf/corebcc/runqlat",
