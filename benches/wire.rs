@@ -101,11 +101,11 @@ impl Maps {
 /// them; other tables have counters and names.
 fn word(map: &str, row: usize, at: usize) -> u64 {
     match (map, at) {
-        ("threads", _) if !row.is_multiple_of(4) => 0,
-        ("threads", 0) => (100_000 + row as u64) << 32 | (100_000 + row as u64),
-        ("threads", 2) => 1,
-        ("threads", 3) => 0,
-        ("thread_names", 0) => u64::from_ne_bytes(*b"command\0"),
+        ("netproc_threads", _) if !row.is_multiple_of(4) => 0,
+        ("netproc_threads", 0) => (100_000 + row as u64) << 32 | (100_000 + row as u64),
+        ("netproc_threads", 2) => 1,
+        ("netproc_threads", 3) => 0,
+        ("netproc_names", 0) => u64::from_ne_bytes(*b"command\0"),
         ("exec_rows", 0) => u64::from_ne_bytes(*b"name\0\0\0\0") + row as u64,
         ("exec_rows", 1) => 0,
         _ => (row * 7 + at) as u64 % 1000 + 1,

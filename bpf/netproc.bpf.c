@@ -14,34 +14,21 @@ struct net_row {
 	} cells[4];
 };
 
-ROWS(net_rows, struct net_row);
-
 PRIVATE(net_reads, struct sock_read);
 
-/* The counts of a row that was just claimed begin: they are plain adds (owned.bpf.h). */
-static __always_inline void OWN(begins)(__u32 slot)
-{
-	struct net_row *r = row(&net_rows, slot);
-
-	if (r)
-		__builtin_memset(r, 0, sizeof(*r));
-}
-
-#include "shared/threads.bpf.h"
+#define COUNTS struct net_row
+#include "shared/by_process.bpf.h"
 
 static __always_inline void net_add(__u64 cell, __s64 bytes)
 {
-	__s64 slot = thread_slot();
-	struct net_row *r = slot < 0 ? NULL : row(&net_rows, slot);
+	struct net_row *r = OWN(counts_of_thread)();
 
 	BOUND(cell, 3);
-	if (r) {
-		r->cells[cell].calls++;
-		if (bytes > 0)
-			r->cells[cell].bytes += bytes;
+	if (!r)
 		return;
-	}
-	LOSE(thread_stats, lost);
+	r->cells[cell].calls++;
+	if (bytes > 0)
+		r->cells[cell].bytes += bytes;
 }
 
 static __always_inline void net_sock(const bool raw, struct sock *sk, enum net_cell tcp, __s64 bytes)
@@ -97,25 +84,4 @@ ON_ENTRY(skb_consume_udp, struct sock *sk, struct sk_buff *skb, int len)
 {
 	if (len >= 0)
 		net_add(UDP_RECV, len);
-}
-
-ON(sched_process_exit, struct task_struct *task)
-{
-	thread_end(bpf_get_current_pid_tgid());
-}
-
-/*
- * A thread that execs takes over its process's id, and with it the slot of the thread that had it, which is not ended then;
- * its own old slot is no longer found by anybody.
- */
-ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
-{
-	__u64 id = bpf_get_current_pid_tgid();
-	__u32 slot;
-	struct thread *t = thread_known(id, &slot);
-
-	if (t)
-		thread_begin(slot, t);
-	if ((__u32)id != (__u32)old_pid)
-		thread_end(id >> 32 << 32 | (__u32)old_pid);
 }

@@ -197,6 +197,11 @@ impl<'a, T> Row<'a, T> {
         self.words.iter().all(|word| word.load(Relaxed) == 0)
     }
 
+    /// Iterates over the words of the row.
+    pub fn all(self) -> impl Iterator<Item = u64> + 'a {
+        self.words.iter().map(|word| word.load(Relaxed))
+    }
+
     /// Iterates over the words of an array.
     pub fn words<F, const N: usize>(self, field: Field<T, [F; N]>) -> impl Iterator<Item = u64> + 'a {
         self.cells(field).iter().map(|word| word.load(Relaxed))

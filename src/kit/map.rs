@@ -90,7 +90,7 @@ macro_rules! maps {
     (@kind private) => { $crate::kit::MapKind::Private };
     (@kind ring) => { $crate::kit::MapKind::Ring };
     (@kind hash) => { $crate::kit::MapKind::Hash };
-    (@def keyed $ty:ty, $name:literal) => {
+    (@def keyed $ty:ty, $name:expr) => {
         $crate::kit::MapDef {
             per_cpu: $crate::kit::KEYS,
             taken: Some(<$ty>::key.offset()),
@@ -98,21 +98,21 @@ macro_rules! maps {
             ..$crate::kit::MapDef::of::<$ty>($name, $crate::kit::MapKind::Rows)
         }
     };
-    (@def $kind:ident $ty:ty, $name:literal) => {
+    (@def $kind:ident $ty:ty, $name:expr) => {
         $crate::kit::MapDef::of::<$ty>($name, $crate::maps!(@kind $kind))
     };
-    (@const keyed $id:ident $ty:ty, $name:literal) => {
+    (@const keyed $id:ident $ty:ty, $name:expr) => {
         $crate::maps!(@const rows $id $ty, $name);
     };
-    (@const rows $id:ident $ty:ty, $name:literal) => {
+    (@const rows $id:ident $ty:ty, $name:expr) => {
         const $id: $crate::kit::Rows<$ty> = $crate::kit::Rows::new($name);
     };
-    (@const $kind:ident $id:ident $ty:ty, $name:literal) => {
+    (@const $kind:ident $id:ident $ty:ty, $name:expr) => {
         const $id: $crate::kit::MapDef = $crate::kit::MapDef::of::<$ty>($name, $crate::maps!(@kind $kind));
     };
     ($(
-        $kind:ident $id:ident: $ty:ty = $name:literal $(, taken $taken:ident)? $(, lost $stat:ident.$lost:ident in $stats:literal)?
-        $(, marked in $marks:literal)?;
+        $kind:ident $id:ident: $ty:ty = $name:expr $(, taken $taken:ident)? $(, lost $stat:ident.$lost:ident in $stats:expr)?
+        $(, marked in $marks:expr)?;
     )*) => {
         $($crate::maps!(@const $kind $id $ty, $name);)*
         const MAPS: &[$crate::kit::MapDef] = &[$({

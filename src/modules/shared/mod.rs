@@ -1,6 +1,7 @@
 //! Parts that several modules share.
 
 pub mod block;
+pub mod by_process;
 pub mod cgroups;
 pub mod flows;
 pub mod fsdist;

@@ -102,7 +102,7 @@ fn names_keep_their_identifiers_as_others_come() {
 #[test]
 fn a_profiled_fetch_asks_only_the_modules_of_its_metrics() {
     let mut product = Product::started();
-    product.kernel.begin("threads", super::Trouble::Panics);
+    product.kernel.begin("netproc_threads", super::Trouble::Panics);
     assert_eq!(product.numbers(FORKS), [(IN_NULL, 42)]);
     assert_eq!(product.fetch(&[PROFILE])[0].numval, 1);
     assert_eq!(product.fetch(&[SENT])[0].numval, -12351);

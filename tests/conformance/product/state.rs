@@ -193,7 +193,7 @@ fn a_sum_of_the_product_that_panics_costs_its_own_values() {
 #[test]
 fn c65_a_store_stuck_behind_a_module_is_to_be_tried_again() {
     let mut product = Product::started();
-    product.kernel.begin("threads", Trouble::Hangs);
+    product.kernel.begin("netproc_threads", Trouble::Hangs);
     assert_eq!(product.fetch_now(&[SENT])[0].numval, AGAIN);
     let begin = Instant::now();
     assert_eq!(product.store(b"start"), AGAIN);
