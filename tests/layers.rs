@@ -284,3 +284,28 @@ fn no_room_has_a_circle_of_files() {
     }
     assert!(circles.is_empty(), "{}", circles.join("\n"));
 }
+
+/// Returns the names in a text.
+fn names(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').collect()
+}
+
+/// What kit exports is for modules and for the agent: nothing that only kit itself uses. Macros of kit use it in their place.
+#[test]
+fn kit_exports_what_is_used_elsewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| fs::read_to_string(root.join(name)).unwrap();
+    let kit = root.join("src/kit");
+    let (own, others): (Vec<_>, Vec<_>) =
+        sources(&root.join("src")).into_iter().partition(|file| file.starts_with(&kit));
+    let others: String = others.iter().map(|file| code(file)).chain([read("docs/new-module.md")]).collect();
+    let macros: String = own.iter().map(|file| code(file)).collect();
+    let exported = read("src/kit/mod.rs");
+    let lists = exported.split("pub use ").skip(1).filter_map(|export| export.split_once("::")?.1.split_once(';'));
+    let exported: BTreeSet<&str> = lists.flat_map(|(list, _)| names(list)).filter(|name| !name.is_empty()).collect();
+    assert!(exported.len() > 80 && exported.contains("Spec"), "{exported:?}");
+    let used = names(&others);
+    let is_used = |name: &&&str| used.contains(**name) || macros.contains(&format!("$crate::kit::{name}"));
+    let unused: Vec<_> = exported.iter().filter(|name| !is_used(name)).collect();
+    assert!(unused.is_empty(), "only kit itself uses {unused:?}: do not export them");
+}

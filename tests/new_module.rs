@@ -1,18 +1,19 @@
-//! docs/new-module.md, step by step, on a copy of the sources: its module is built and loaded, and counts the requests
-//! of a test. So does a module that adds a dimension, latency by partition.
+//! The modules of docs/new-module.md in a copy of the sources: they are built and loaded, and count what programs of the test do. So does a
+//! module that adds a dimension, latency by partition.
 
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/mod.rs"]
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use support::script::Script;
 
 /// Root of the project.
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -29,7 +30,6 @@ const SOURCES: &[&str] = &[
     "corebcc.conf",
     "rustfmt.toml",
 ];
-const REQUESTS: u64 = 400;
 
 /// A module: the files and the lines to add.
 struct Page {
@@ -45,13 +45,23 @@ fn block<'a>(page: &'a str, text: &str, language: &str) -> &'a str {
     block.split_once("```").unwrap().0
 }
 
-fn page() -> Page {
-    let page = fs::read_to_string(Path::new(ROOT).join("docs/new-module.md")).unwrap();
-    let file =
-        |path: &str, language: &str| (path.to_string(), block(&page, &format!("`{path}`:"), language).to_string());
-    let files = vec![file("bpf/disklatency.bpf.c", "c"), file("src/modules/disklatency.rs", "rust")];
-    let lines = block(&page, "In `src/modules/mod.rs`", "text").lines().map(String::from).collect();
-    Page { files, lines }
+/// The modules of the document, each with the largest number of names of kit, of src/modules/shared and of bpf/shared that it may use.
+const MODULES: [(&str, usize); 3] = [("signals", 10), ("slices", 15), ("created", 20)];
+
+fn document() -> String {
+    fs::read_to_string(Path::new(ROOT).join("docs/new-module.md")).unwrap()
+}
+
+/// Returns a module of the document. It shows the lines that register the first one.
+fn page(name: &str) -> Page {
+    let page = document();
+    let file = |path: String, language: &str| {
+        let text = block(&page, &format!("`{path}`:"), language).to_string();
+        (path, text)
+    };
+    let files = vec![file(format!("bpf/{name}.bpf.c"), "c"), file(format!("src/modules/{name}.rs"), "rust")];
+    let first = block(&page, "In `src/modules/mod.rs`", "text");
+    Page { files, lines: first.lines().map(|line| line.replace(MODULES[0].0, name)).collect() }
 }
 
 /// Returns the module in tests/programs that has latency by partition.
@@ -69,14 +79,73 @@ fn partitions() -> Page {
 fn a_dimension_takes_100_lines() {
     let lines = |text: &str| text.lines().filter(|line| !line.is_empty()).count();
     let count: usize = partitions().files.iter().map(|(_, text)| lines(text)).sum();
-    assert!(count + partitions().lines.len() <= 102, "{count} lines, help included, and those that register it");
+    println!("{count} lines");
+    assert!(count + partitions().lines.len() <= 100, "{count} lines, help included, and those that register it");
+}
+
+/// Returns the words of a text.
+fn words(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).collect()
+}
+
+/// Returns the text without its comments.
+fn code(text: &str) -> String {
+    let lines =
+        text.lines().filter(|line| !["//", "/*", " *"].iter().any(|begin| line.trim_start().starts_with(begin)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns what the headers of bpf/shared offer: functions and macros, and structs of their own.
+fn names_in_headers() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for path in files(&Path::new(ROOT).join("bpf/shared")).iter().filter(|path| !path.ends_with("kernel.h")) {
+        for line in fs::read_to_string(path).unwrap().lines() {
+            let name = line.strip_prefix("#define ").or_else(|| line.strip_prefix("struct "));
+            let function =
+                || line.strip_prefix("static __always_inline ")?.split_once('(')?.0.rsplit([' ', '*']).next();
+            names.extend(name.or_else(function).and_then(|name| name.split([' ', '(']).next()).map(String::from));
+        }
+    }
+    names
+}
+
+/// Returns what kit exports, and the macros of kit and of src/modules/shared.
+fn names_in_kit() -> BTreeSet<String> {
+    let exported = fs::read_to_string(Path::new(ROOT).join("src/kit/mod.rs")).unwrap();
+    let exports = exported.split("pub use ").skip(1).filter_map(|export| export.split_once("::")?.1.split_once(';'));
+    let mut names: BTreeSet<String> = exports.flat_map(|(names, _)| words(names)).map(String::from).collect();
+    for path in ["src/kit", "src/modules/shared"].iter().flat_map(|room| files(&Path::new(ROOT).join(room))) {
+        let text = fs::read_to_string(&path).unwrap();
+        let macros = text.lines().filter_map(|line| line.strip_prefix("macro_rules! ")?.split(' ').next());
+        names.extend(macros.map(String::from));
+    }
+    names
+}
+
+/// Returns what a source imports from src/modules/shared.
+fn imported(text: &str) -> BTreeSet<&str> {
+    let imports = text.lines().filter_map(|line| line.strip_prefix("use super::shared::")?.split_once("::"));
+    imports.flat_map(|(_, names)| words(names)).collect()
 }
 
 #[test]
-fn a_histogram_by_disk_takes_40_lines_of_each_language() {
-    for (path, text) in page().files {
-        let count = text.lines().filter(|line| !line.is_empty()).count();
-        assert!((15..=40).contains(&count), "{path}: {count} lines");
+fn the_modules_of_the_document_use_few_names() {
+    let (headers, kit) = (names_in_headers(), names_in_kit());
+    assert!(
+        ["ON", "ROWS", "keyed_row", "fine_hist", "COUNT_KEY"].iter().all(|name| headers.contains(*name)),
+        "{headers:?}"
+    );
+    assert!(["Spec", "metrics", "Module", "NEEDS_BTF", "by_process"].iter().all(|name| kit.contains(*name)), "{kit:?}");
+    for (name, most) in MODULES {
+        let mut used = BTreeSet::new();
+        for (path, text) in page(name).files {
+            let (text, offered) = (code(&text), if path.ends_with(".c") { &headers } else { &kit });
+            let shared = imported(&text);
+            let counts = |word: &&str| offered.contains(*word) || shared.contains(word);
+            used.extend(words(&text).into_iter().filter(counts).map(String::from));
+        }
+        println!("{name}: {} names: {used:?}", used.len());
+        assert!((5..=most).contains(&used.len()), "{name}: {} of {most} names: {used:?}", used.len());
     }
 }
 
@@ -129,7 +198,7 @@ fn tree(pages: &[Page]) -> PathBuf {
 /// Returns the program with the modules, built once for all tests.
 fn binary() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&tree(&[page(), partitions()])))
+    BUILT.get_or_init(|| build(&tree(&[page("signals"), page("slices"), page("created"), partitions()])))
 }
 
 fn build(tree: &Path) -> PathBuf {
@@ -187,9 +256,10 @@ struct Show(Child);
 
 impl Show {
     /// Starts it, and returns once it counts.
-    fn begin(metric: &str) -> Show {
+    fn begin(arguments: &[&str]) -> Show {
         let mut show = Command::new(binary())
-            .args(["show", metric])
+            .arg("show")
+            .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -222,15 +292,85 @@ fn read(device: &Path, blocks: u64) {
     }
 }
 
+/// Runs a program of Python, which prints a line when it has done its work, while the agent counts. Returns the line, what the agent
+/// showed, and what `at_the_end` returns for the process, which then still waits.
+fn counted<T>(metric: &str, program: &str, at_the_end: impl Fn(u32) -> T) -> (String, String, T) {
+    let show = Show::begin(&["--csv", metric]);
+    let mut script = Script::python(&format!("import signal\n{program}\nsys.stdin.readline()"));
+    let printed = script.line();
+    let seen = at_the_end(script.pid());
+    // Series are found by the work of each second.
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    (printed, show.end(), seen)
+}
+
+/// Returns the value of the instance whose name begins so, from lines such as `TIME,000123 sh,12`.
+fn value(shown: &str, begin: &str) -> Option<u64> {
+    let instance = |line: &str| line.split_once(',').filter(|(_, rest)| rest.starts_with(begin)).is_some();
+    shown.lines().find(|line| instance(line))?.rsplit(',').next()?.parse().ok()
+}
+
 #[test]
-fn the_steps_of_the_document_make_a_module_that_counts() {
-    let Some(disk) = Disk::in_memory() else {
-        return support::skip("loop devices, which take root and losetup");
-    };
-    let show = Show::begin("bcc.disk.dev.latency");
-    read(Path::new(&disk.0), REQUESTS);
-    let shown = show.end();
-    assert_eq!(count(&shown, disk.name()), REQUESTS, "{shown}");
+fn a_counter_by_key_counts_the_signals_sent() {
+    if !has_root() {
+        return;
+    }
+    let program = "signal.signal(signal.SIGUSR2, signal.SIG_IGN)\n\
+                   for i in range(300): os.kill(os.getpid(), signal.SIGUSR2)\nsay('done')";
+    let (_, shown, ()) = counted("bcc.proc.signals.count", program, |_| ());
+    assert_eq!(value(&shown, "signal-12,"), Some(300), "{shown}");
+}
+
+/// The scheduler's own sum of a process's run time is the witness.
+#[test]
+fn a_histogram_by_series_sums_up_what_the_scheduler_does() {
+    if !has_root() {
+        return;
+    }
+    let program = "def ran(): return open('/proc/self/schedstat').read().split()[0]\n\
+                   before = ran()\nos.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))\nafter = ran()\n\
+                   until = time.process_time() + 0.3\n\
+                   while time.process_time() < until: pass\n\
+                   say(before, after)";
+    let (printed, shown, all) = counted("bcc.sched.slice.sum", program, |pid| {
+        // It has gone to sleep for good once its switches stand still.
+        let stat = || fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+        let mut last = stat();
+        loop {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let now = stat();
+            if std::mem::replace(&mut last, now.clone()) == now {
+                return now.split(' ').next().unwrap().parse::<u64>().unwrap();
+            }
+        }
+    });
+    let bounds: Vec<u64> = printed.split(' ').map(|ran| all - ran.parse::<u64>().unwrap()).collect();
+    let counted = value(&shown, "batch,").unwrap_or_else(|| panic!("{shown}"));
+    println!("{counted} ns, by the scheduler {bounds:?}");
+    assert!((bounds[1]..=bounds[0]).contains(&counted), "{counted} ns, by the scheduler {bounds:?}");
+}
+
+#[test]
+fn a_table_by_process_counts_what_it_created() {
+    if !has_root() {
+        return;
+    }
+    let program = "for i in range(300):\n pid = os.fork()\n if not pid: os._exit(0)\n os.waitpid(pid, 0)\n\
+                   for i in range(200):\n t = threading.Thread(target=lambda: 0)\n t.start()\n t.join()\n\
+                   say('done')";
+    for (metric, created) in [("processes", 300), ("threads", 200)] {
+        let (_, shown, pid) = counted(&format!("bcc.proc.created.{metric}"), program, |pid| pid);
+        assert_eq!(value(&shown, &format!("{pid:06} ")), Some(created), "{metric}: {shown}");
+    }
+}
+
+/// True for root, who may load programs; says that the test was skipped otherwise.
+fn has_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        support::skip("root");
+    }
+    is_root
 }
 
 /// The kernel's own counters of the partitions are the witness.
@@ -255,7 +395,7 @@ fn a_new_dimension_counts_what_the_kernel_counts() {
     };
     // It reads new partitions where it is.
     let _ = Command::new("udevadm").arg("settle").status();
-    let (show, before) = (Show::begin("bcc.disk.part.read.total.bucket"), reads());
+    let (show, before) = (Show::begin(&["bcc.disk.part.read.total.bucket"]), reads());
     for ((_, name), requests) in partitions.iter().zip([300, 100]) {
         read(&Path::new("/dev").join(name), requests);
     }

@@ -33,3 +33,11 @@ static __always_inline void *keyed_row(void *rows, __u64 key)
 		COUNT(rest[1]);
 	return NULL;
 }
+
+/* Counts an event of a key in a counter of its row. */
+#define COUNT_KEY(rows, key, counter)                                                                                 \
+	do {                                                                                                          \
+		typeof(*(rows).value) *keyed_ = keyed_row(&(rows), key);                                              \
+		if (keyed_)                                                                                           \
+			COUNT(keyed_->counter);                                                                       \
+	} while (0)

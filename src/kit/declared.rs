@@ -3,20 +3,38 @@
 use super::{EachLoss, Host, Kernel, MapKind, Module, Plan, Running, Spec, Starting};
 use crate::bpf::types;
 
-/// A module without options: all of its hooks are attached, and its rows are per CPU.
-pub struct Declared {
+/// Adds the tables and the work of a module that is being started.
+type Add<T> = Box<dyn FnOnce(Starting<T>) -> Starting<T> + Send>;
+
+/// A module of which everything is declared: all of its hooks are attached, its rows are per CPU, and its losses are those of its maps.
+pub struct Declared<T = ()> {
     spec: &'static Spec,
-    tables: fn(Starting<&'static Spec>) -> Starting<&'static Spec>,
+    state: T,
+    add: Add<T>,
 }
 
 impl Declared {
-    /// Makes the module; `tables` adds its tables.
-    pub fn new(spec: &'static Spec, tables: fn(Starting<&'static Spec>) -> Starting<&'static Spec>) -> Box<Declared> {
-        Box::new(Declared { spec, tables })
+    /// Makes a module without state; `tables` adds its tables.
+    pub fn new(
+        spec: &'static Spec,
+        tables: impl FnOnce(Starting<()>) -> Starting<()> + Send + 'static,
+    ) -> Box<Declared> {
+        Declared::of(spec, (), tables)
     }
 }
 
-impl Module for Declared {
+impl<T: Send + 'static> Declared<T> {
+    /// Makes a module with a state, of which `add` adds the tables and the work of each second.
+    pub fn of(
+        spec: &'static Spec,
+        state: T,
+        add: impl FnOnce(Starting<T>) -> Starting<T> + Send + 'static,
+    ) -> Box<Declared<T>> {
+        Box::new(Declared { spec, state, add: Box::new(add) })
+    }
+}
+
+impl<T: Send + 'static> Module for Declared<T> {
     fn plan(&mut self, host: &Host, plan: &mut Plan, _constants: &mut types::rodata) {
         self.spec.hooks.iter().for_each(|hook| plan.attach(hook));
         for map in self.spec.maps.iter().filter(|map| map.kind == MapKind::Rows) {
@@ -25,11 +43,12 @@ impl Module for Declared {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        (self.tables)(Running::of(self.spec)).losses(losses).started()
+        let spec = self.spec;
+        (self.add)(Running::of(self.state)).losses(move |_, kernel, each| losses(spec, kernel, each)).started()
     }
 }
 
-fn losses(spec: &&'static Spec, kernel: &dyn Kernel, each: EachLoss<'_>) {
+fn losses(spec: &Spec, kernel: &dyn Kernel, each: EachLoss<'_>) {
     let lost = spec.maps.iter().filter_map(|map| kernel.lost(map, spec.maps));
     if let Some(lost) = lost.reduce(u64::wrapping_add) {
         each("table-full: events whose key has no row in the table", lost);

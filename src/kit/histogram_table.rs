@@ -50,6 +50,12 @@ const ALL_ID: u32 = 1 << 10;
 /// ```
 #[macro_export]
 macro_rules! histograms {
+    ($x:expr; tables $summary:expr, $buckets:expr, $table:literal $by_bucket:literal $in_seconds:literal; $($rest:tt)*) => {
+        $crate::histograms! {
+            $x; tables $summary, $buckets, $table $by_bucket $in_seconds, $crate::kit::Shape::Named { max: 4096 };
+            $($rest)*
+        }
+    };
     (
         $x:expr;
         tables $summary:expr, $buckets:expr, $table:literal $by_bucket:literal $in_seconds:literal, $shape:expr $(, if $option:literal)?;

@@ -65,9 +65,12 @@ impl fmt::Display for Target {
     }
 }
 
-/// A tracepoint: typed (`tp_btf`), else raw with probe reads.
+/// A tracepoint: typed (`tp_btf`), else raw with probe reads. The kernel needs BTF for it, unless something else is named.
 #[macro_export]
 macro_rules! tracepoint {
+    ($name:literal) => {
+        $crate::tracepoint!($name, $crate::kit::NEEDS_BTF)
+    };
     ($name:literal, $needs:expr) => {
         $crate::kit::Hook {
             name: $name,

@@ -29,10 +29,12 @@ mod window;
 
 pub use arguments::{in_log, show_arguments};
 pub use declared::Declared;
-pub use fine::{Fine, FineCounts, ServedBucket};
+pub use fine::Fine;
+use fine::{FineCounts, ServedBucket};
 pub use histogram::Log2;
+use histogram_table::set_counts;
 pub use histogram_table::{
-    histogram_metric, series_metric, set_buckets, set_counts, HistogramDef, Kept, WindowClock, SERIES_METRICS,
+    histogram_metric, series_metric, set_buckets, HistogramDef, Kept, WindowClock, SERIES_METRICS,
 };
 pub use hook::{Hook, Sampling, Target, Tier, NEEDS_BTF};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, OwnRow, Row, RowsView};
@@ -48,7 +50,7 @@ pub use options::{
     OptionType, OptionValue, Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
 };
 pub use owned_table::OwnedTable;
-pub use readings::{FineHistogram, HistogramPerKey, PerKey, Sums};
+pub use readings::{FineHistogram, PerKey, Sums};
 pub use running::{loss_words, EachLoss, PairStatus, RefreshError, Running, ScriptState, Starting, State};
 pub use secret::{keep_secret, secret, Secret};
 pub use series_histograms::{NamedHistograms, NamedSeries, Namer, SeriesDef, SeriesHistograms, SeriesRows};
@@ -57,4 +59,5 @@ pub use spec::{Overhead, OverheadClass, Spec};
 pub use table::{Key, RowMut, Table};
 pub use table_spec::{HistogramTables, RowOrder, Shape, TableId, TableSpec};
 pub use text::{capitalized, escaped, into_one_word, is_control, one_word, word, wrapped, written_out, Name};
-pub use window::{Window, Windowed, QUANTILES};
+use window::Windowed;
+pub use window::{Window, QUANTILES};

@@ -1,6 +1,6 @@
 //! Readings: the usual ways to fill a table from maps.
 
-use super::{text, Fine, Kernel, Log2, Metric, Row, Rows, Table};
+use super::{text, Declared, Fine, Kernel, Metric, Row, Rows, Spec, Table, TableSpec};
 use crate::bpf::types::fine_hist;
 use crate::bpf::Field;
 use std::collections::BTreeMap;
@@ -69,6 +69,11 @@ pub struct PerKey<T: 'static> {
 }
 
 impl<T> PerKey<T> {
+    /// Makes the module of which this is all: its table waits for nothing but the names.
+    pub fn module(&'static self, spec: &'static Spec, table: &'static TableSpec) -> Box<Declared> {
+        Declared::new(spec, move |running| running.alone(table, |kernel, table| self.read(kernel, table)))
+    }
+
     /// Fills its columns with the values as of now.
     pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
         let mut sums: BTreeMap<Vec<u8>, Vec<u64>> = BTreeMap::new();
@@ -86,54 +91,18 @@ impl<T> PerKey<T> {
     }
 }
 
-/// A histogram per key: instances `LOW-HIGH::KEY`, for each key from the first bucket to the highest that counted.
-pub struct HistogramPerKey<T: 'static, const N: usize> {
-    /// Metric.
-    pub metric: Metric<u64>,
-    /// Counters, a row per key, or per key and CPU.
-    pub rows: Rows<T>,
-    /// Returns the name of a row's key, which follows `::`; `None` for a row without an owner.
-    pub name: fn(Row<'_, T>) -> Option<Vec<u8>>,
-    /// Buckets of a row.
-    pub buckets: Field<T, [u64; N]>,
-}
-
-impl<T, const N: usize> HistogramPerKey<T, N> {
-    /// Fills its columns with the values as of now.
-    pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
-        let mut sums: BTreeMap<Vec<u8>, [u64; N]> = BTreeMap::new();
-        for row in kernel.rows(self.rows).iter() {
-            if let Some(name) = (self.name)(row) {
-                add(sums.entry(text::into_one_word(name)).or_insert([0; N]), row.words(self.buckets));
-            }
-        }
-        for (name, counts) in &sums {
-            for (bucket, &count) in counts.iter().enumerate().take(Log2::used(counts)) {
-                let bounds = Log2::name(bucket as u32);
-                table.named(&[bounds.as_bytes(), b"::", name].concat()).set(self.metric, count);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bpf::types::{bio_small, exec_row, fork_row, runq_row};
+    use crate::bpf::types::{exec_row, fork_row, runq_row};
     use crate::kit::Fake;
     use crate::pcp::Atom;
 
     const A: Metric<u64> = Metric::new(0);
     const B: Metric<u64> = Metric::new(1);
     const FORKS: Rows<fork_row> = Rows::new("forks");
-    const DISKS: Rows<bio_small> = Rows::new("disks");
     const WAITS: Rows<runq_row> = Rows::new("waits");
     const EXECS: Rows<exec_row> = Rows::new("execs");
-
-    fn disk(row: Row<'_, bio_small>) -> Option<Vec<u8>> {
-        let disk = row.get(bio_small::disk);
-        (disk != 0).then(|| format!("disk{disk}").into_bytes())
-    }
 
     #[test]
     fn sums_are_over_rows_and_fields() {
@@ -193,18 +162,5 @@ mod tests {
         PerKey { rows: EXECS, name, cells: &[(A, exec_row::count)] }.read(&fake, &mut table);
         assert_eq!(table.names(), ["a\\x20b", "a_b"]);
         assert_eq!([0, 1].map(|row| table.value(row, 0)), [Some(Atom::U64(6)), Some(Atom::U64(1))]);
-    }
-
-    #[test]
-    fn a_histogram_per_key_has_its_buckets_first() {
-        let fake = Fake::new().with(DISKS, 3);
-        for (row, disk, bucket) in [(0, 1, 0), (1, 2, 2), (2, 1, 1)] {
-            fake.set(DISKS, row, bio_small::disk, disk);
-            fake.set(DISKS, row, bio_small::device.nth(bucket), 5);
-        }
-        let mut table = Table::new(1);
-        HistogramPerKey { metric: A, rows: DISKS, name: disk, buckets: bio_small::device }.read(&fake, &mut table);
-        assert_eq!(table.names(), ["0-1::disk1", "2-3::disk1", "0-1::disk2", "2-3::disk2", "4-7::disk2"]);
-        assert_eq!(table.value(4, 0), Some(Atom::U64(5)));
     }
 }

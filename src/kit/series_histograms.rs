@@ -4,8 +4,8 @@
 
 use super::kernel::{Kernel, Row, RowsView};
 use super::{
-    set_buckets, set_counts, Buckets, Fine, HistogramTables, Kept, MapDef, Metric, Rows, SeriesLabel, SeriesLabels,
-    Shape, Starting, Table, TableSpec, Window, WindowClock,
+    set_buckets, set_counts, Buckets, Declared, Fine, HistogramTables, Kept, MapDef, Metric, Rows, Seconds,
+    SeriesLabel, SeriesLabels, Shape, Spec, Starting, Table, TableSpec, Window, WindowClock,
 };
 use crate::bpf::types::fine_hist;
 use crate::bpf::{Field, Untyped};
@@ -200,6 +200,21 @@ struct Series {
 
 type Views<'a> = [RowsView<'a, Untyped>];
 type Histograms<'a> = Zip<IterMut<'a, Kept>, Iter<'a, Part<fine_hist>>>;
+
+impl NamedHistograms {
+    /// Makes the module of which these histograms are all; its options are those of [`crate::options!`]'s line `histograms`.
+    pub fn module(
+        spec: &'static Spec,
+        defs: &'static [&'static SeriesDef],
+        (window, buckets, prometheus): (Seconds, Buckets, bool),
+        name: fn(u64) -> Option<NamedSeries>,
+    ) -> Box<Declared<NamedHistograms>> {
+        Declared::of(spec, NamedHistograms::new(defs, window.window(), buckets, name), move |running| {
+            NamedHistograms::add_tables(running, defs, prometheus, |histograms| Some(histograms))
+                .tick(|histograms, kernel| histograms.tick(kernel))
+        })
+    }
+}
 
 impl<N: Namer> SeriesHistograms<N> {
     /// Makes histograms without series. All definitions have the same series; those of the first one are served by [`Self::served`].

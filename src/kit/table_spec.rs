@@ -40,6 +40,11 @@ impl TableSpec {
         TableSpec { summary, cluster, metrics, ..TableSpec::NEW }
     }
 
+    /// Metrics with an instance for each name, of which there are at most `max`.
+    pub const fn named(summary: &'static str, cluster: u32, metrics: &'static [MetricDef], max: usize) -> TableSpec {
+        TableSpec { summary, cluster, shape: Shape::Named { max }, metrics, ..TableSpec::NEW }
+    }
+
     /// Declares histograms by series, from the constants of [`crate::histograms!`].
     pub const fn by_series(
         summary: &'static str,

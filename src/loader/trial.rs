@@ -632,7 +632,7 @@ mod tests {
 
     #[test]
     fn a_tracepoint_that_the_kernel_lacks_is_said_to_be_missing() {
-        static PLAIN: Hook = crate::tracepoint!("task_newtsk", NEEDS_BTF);
+        static PLAIN: Hook = crate::tracepoint!("task_newtsk");
         static INET: Hook = crate::tracepoint!("task_newtsk", "a kernel with BTF and CONFIG_INET");
         let said = |hook, refusal| unattached(hook, &refusal).to_string();
         let missing = || Refusal::missing("the kernel has no tracepoint of this name");

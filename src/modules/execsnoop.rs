@@ -34,7 +34,7 @@ options! {
     buffer_page_count: Pages = Pages(64);
 }
 
-static EXEC: Hook = tracepoint!("sched_process_exec", NEEDS_BTF);
+static EXEC: Hook = tracepoint!("sched_process_exec");
 static RETURN: Hook = tracepoint!("sys_exit", "a kernel with BTF and CONFIG_FTRACE_SYSCALLS");
 
 static TABLE: TableSpec = TableSpec {

@@ -30,7 +30,7 @@ const CROWDED: usize = NAMES / 8 * 7;
 /// Number of names that give way at once.
 const GIVE_WAY: usize = NAMES / 4;
 
-static EXEC: Hook = tracepoint!("sched_process_exec", NEEDS_BTF);
+static EXEC: Hook = tracepoint!("sched_process_exec");
 
 /// The table of execs by name. A name has two rows if it was new on two CPUs at once, and another one if it gave way before.
 static TABLE: TableSpec =

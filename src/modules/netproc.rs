@@ -78,16 +78,12 @@ impl Module for Netproc {
         }
         // Before the modules are loaded: the list takes privileges that are dropped afterwards.
         self.processes.begin_with((self.with_sockets)());
-        self.processes.plan(host, plan, constants);
-        plan.attach(&TRAFFIC);
+        self.processes.plan(&SPEC, host, plan, constants);
         constants.sock_read_mask = SOCKETS as u32 - 1;
         plan.entries(READS.name, SOCKETS);
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        ByProcess::add_table(Running::of(*self), &TABLE, |module| &mut module.processes)
-            .tick(|module, kernel| module.processes.tick(kernel))
-            .losses(|module, kernel, each| module.processes.losses(kernel, each))
-            .started()
+        ByProcess::serve(Running::of(*self), &PROCESSES, &TABLE, |module| &mut module.processes)
     }
 }

@@ -52,11 +52,11 @@ static EACH_CPU: SeriesDef = SeriesDef {
 };
 
 /// The hook for switches between tasks.
-pub static SWITCH: Hook = tracepoint!("sched_switch", NEEDS_BTF);
+pub static SWITCH: Hook = tracepoint!("sched_switch");
 /// The hook for wake-ups, for kernels that do not record since when a task waits.
-pub static WAKEUP: Hook = tracepoint!("sched_wakeup", NEEDS_BTF);
+pub static WAKEUP: Hook = tracepoint!("sched_wakeup");
 /// The hook for the first wake-up of new tasks.
-pub static WAKEUP_NEW: Hook = tracepoint!("sched_wakeup_new", NEEDS_BTF);
+pub static WAKEUP_NEW: Hook = tracepoint!("sched_wakeup_new");
 
 static TABLE: TableSpec =
     TableSpec { cluster: 4, shape: Shape::Log2(Log2::MICROSECONDS), metrics: METRICS, ..TableSpec::NEW };

@@ -12,7 +12,7 @@ maps! {
     rows ROWS: fork_row = "fork_rows";
 }
 
-static NEWTASK: Hook = tracepoint!("task_newtask", NEEDS_BTF);
+static NEWTASK: Hook = tracepoint!("task_newtask");
 
 static TABLE: TableSpec = TableSpec { cluster: 2, metrics: METRICS, ..TableSpec::NEW };
 

@@ -8,7 +8,6 @@ use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_slot
 use crate::host::{Process, Watch};
 use crate::kit::{
     Arrivals, EachLoss, Fake, Hook, Host, Kernel, Module, OptionType, OwnedTable, Plan, Rows, Running, Spec, Tier,
-    NEEDS_BTF,
 };
 use crate::{maps, tracepoint};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,9 +24,9 @@ maps! {
 
 const CALLS: &str = "a kernel that runs the programs of raw tracepoints when asked to (5.10)";
 
-static FORK: Hook = tracepoint!("task_newtask", NEEDS_BTF);
-static EXEC: Hook = tracepoint!("sched_process_exec", NEEDS_BTF);
-static END: Hook = tracepoint!("sched_process_free", NEEDS_BTF);
+static FORK: Hook = tracepoint!("task_newtask");
+static EXEC: Hook = tracepoint!("sched_process_exec");
+static END: Hook = tracepoint!("sched_process_free");
 static ADMIT: Hook =
     Hook { name: "admission", tiers: &[Tier { kind: "call", programs: &["call__admit"] }], needs: CALLS };
 static NAME: Hook =

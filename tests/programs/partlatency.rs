@@ -1,13 +1,13 @@
 //! Block I/O latency by partition. Kernel side: bpf/partlatency.bpf.c.
 
 use super::shared::block::{disk_name, COMPLETE};
-use crate::bpf::types::{part_row, rodata};
+use crate::bpf::types::part_row;
 use crate::kit::*;
 use crate::{histograms, maps, options};
 
 histograms! {
     "disk.part";
-    tables "each partition", "each bucket of each partition", 496 497 498, Shape::Named { max: 4096 };
+    tables "each partition", "each bucket of each partition", 351 352 353;
     1 "read.total" "reads by partition" "from allocation to completion" "";
     2 "write.total" "writes by partition" "from allocation to completion" "";
     with NAME: str = 0 "name" DISCRETE NONE "name of the partition, for the variables of a dashboard";
@@ -37,30 +37,10 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let Options { window, buckets, prometheus } = Options::read(setup.section)?;
-        let histograms = NamedHistograms::new(DEFS, window.window(), buckets, name);
-        Ok(Box::new(Partitions { prometheus, histograms }))
+        Ok(NamedHistograms::module(&SPEC, DEFS, (window, buckets, prometheus), name))
     },
     ..Spec::NEW
 };
-
-struct Partitions {
-    prometheus: bool,
-    histograms: NamedHistograms,
-}
-
-impl Module for Partitions {
-    fn plan(&mut self, host: &Host, plan: &mut Plan, _constants: &mut rodata) {
-        plan.attach(&COMPLETE);
-        plan.entries(ROWS.def.name, KEYS * host.cpus);
-    }
-
-    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        let prometheus = self.prometheus;
-        NamedHistograms::add_tables(Running::of(*self), DEFS, prometheus, |module| Some(&mut module.histograms))
-            .tick(|module, kernel| module.histograms.tick(kernel))
-            .started()
-    }
-}
 
 fn name(key: u64) -> Option<NamedSeries> {
     let name = disk_name((key >> 20) as u32, key as u32 & 0xf_ffff)?;

@@ -8,9 +8,9 @@ use crate::kit::*;
 use crate::tracepoint;
 
 /// The hook at which a thread ends, for `Spec::hooks`.
-pub static EXIT: Hook = tracepoint!("sched_process_exit", NEEDS_BTF);
+pub static EXIT: Hook = tracepoint!("sched_process_exit");
 /// The hook at which a process executes a program, for `Spec::hooks`.
-pub static EXEC: Hook = tracepoint!("sched_process_exec", NEEDS_BTF);
+pub static EXEC: Hook = tracepoint!("sched_process_exec");
 
 /// Number of rows that share a mark: 4 KB of the table. Threads that start together are neighbours in it.
 const PART: usize = 128;
@@ -176,14 +176,13 @@ impl<T: 'static, const N: usize> ByProcess<T, N> {
         }
     }
 
-    /// Plans the maps and the hooks at which threads end and execute programs.
-    pub fn plan(&self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+    /// Plans the maps and attaches the hooks of the module.
+    pub fn plan(&self, spec: &Spec, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         // At least so many that 5000 threads can come and go before the agent frees the places of the first.
         let places = table_size(host.threads * 4, 8192, 1 << 16);
         constants.thread_mask = places as u32 / 4 - 1;
         constants.thread_part_shift = PART.ilog2();
-        plan.attach(&EXIT);
-        plan.attach(&EXEC);
+        spec.hooks.iter().for_each(|hook| plan.attach(hook));
         let ProcessMaps { threads, names, marks, losses, counts } = self.maps;
         for (map, entries) in [
             (threads.def.name, places),
@@ -202,17 +201,25 @@ impl<T: 'static, const N: usize> ByProcess<T, N> {
         self.listed = processes;
     }
 
-    /// Adds the table.
-    pub fn add_table<M: Send + 'static>(
+    /// Adds the table, the work of each second and the losses to a module that has nothing else.
+    pub fn serve<M: Send + 'static>(
         running: Starting<M>,
+        maps: &'static ProcessMaps<T>,
         table: &'static TableSpec,
         of: fn(&mut M) -> &mut Self,
-    ) -> Starting<M> {
-        running.table_at_once_if(
-            table,
-            move |module, kernel, table| of(module).refresh_at_once(kernel, table),
-            move |module, kernel, table| of(module).refresh(kernel, table),
-        )
+    ) -> Running {
+        running
+            .table_at_once_if(
+                table,
+                move |module, kernel, table| of(module).refresh_at_once(kernel, table),
+                move |module, kernel, table| of(module).refresh(kernel, table),
+            )
+            .tick(move |module, kernel| of(module).tick(kernel))
+            .losses(move |_, kernel, each| {
+                let lost = kernel.rows(maps.losses).sum(thread_stat::lost);
+                each("table-full: events of threads without a row in the table", lost);
+            })
+            .started()
     }
 
     /// Adds the listed processes, without waiting for their names.
@@ -328,14 +335,6 @@ impl<T: 'static, const N: usize> ByProcess<T, N> {
             reclaim(kernel.rows(self.maps.threads));
         }
     }
-
-    /// Reports the events of threads without a row.
-    pub fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        each(
-            "table-full: events of threads without a row in the table",
-            kernel.rows(self.maps.losses).sum(thread_stat::lost),
-        );
-    }
 }
 
 fn add(sums: &mut [u64], cells: impl Iterator<Item = u64>) {
@@ -375,6 +374,12 @@ mod tests {
     }
 
     type Counts = ByProcess<net_row, 8>;
+
+    #[test]
+    fn every_map_bears_the_name_of_the_module() {
+        assert_eq!(MAPS.len(), 5);
+        assert!(MAPS.iter().all(|map| map.name.starts_with("netproc_")));
+    }
 
     /// Column of proc.net.tcp.send.bytes.
     const TCP_SEND_BYTES: usize = 1;
