@@ -290,7 +290,7 @@ fn names(text: &str) -> BTreeSet<&str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').collect()
 }
 
-/// What kit exports is for modules and for the agent: nothing that only kit itself uses. Macros of kit use it in their place.
+/// Exports of kit are for modules and the agent: nothing that only kit itself uses. Macros of kit use it in their place.
 #[test]
 fn kit_exports_what_is_used_elsewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
