@@ -7,6 +7,7 @@ mod bioperpid;
 mod biotop;
 mod cachestat;
 mod cgroup_disk;
+mod cgroup_net;
 mod cgroup_runq;
 mod execsnoop;
 mod exectop;
@@ -67,6 +68,7 @@ pub const MODULES: &[&Spec] = &[
     &cgroup_disk::SPEC,
     &cgroup_runq::SPEC,
     &llcstat::SPEC,
+    &cgroup_net::SPEC,
 ];
 
 /// Returns the module that `module = PATH` or `[NAME]` names.

@@ -46,6 +46,11 @@ impl Cgroup {
         fs::metadata(&self.directory).unwrap().ino()
     }
 
+    /// Moves a process into this cgroup.
+    pub fn take(&self, pid: u32) {
+        fs::write(self.directory.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
     /// Runs a command in this cgroup.
     pub fn run(&self, program: &str, arguments: &[&str]) -> String {
         let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.directory.display());

@@ -12,6 +12,7 @@ mod biolatency;
 mod bioperpid;
 mod biotop;
 mod cachestat;
+mod cgroup_net;
 mod cgroups;
 mod disks;
 mod execsnoop;

@@ -31,7 +31,7 @@ fn step(agent: &mut Agent, script: &mut Script) -> (String, Values) {
 const SCRIPTS: &str = include_str!("../programs/netproc.py");
 
 /// Starts a script on sockets of this family and address.
-fn connected(meeting: &Meeting, name: &str) -> Script {
+pub fn connected(meeting: &Meeting, name: &str) -> Script {
     let begin = format!("family, host = socket.{}, '{}'", meeting.family, meeting.connect);
     Script::python(&[begin, part(SCRIPTS, "sockets"), part(SCRIPTS, name)].join("\n"))
 }
@@ -42,25 +42,27 @@ fn every_way_to_send_and_receive_counts_exactly() {
     [IPV4, IPV6].iter().for_each(every_way);
 }
 
+/// Steps of the script, each with the growth of calls and bytes: TCP send and receive, UDP send and receive.
+pub const EVERY_WAY: [(&str, [u64; 8]); 10] = [
+    ("send", [10, 10_000, 1, 10_000, 0, 0, 0, 0]),
+    ("write", [10, 1000, 1, 1000, 0, 0, 0, 0]),
+    ("writev", [10, 1230, 1, 1230, 0, 0, 0, 0]),
+    ("sendmsg", [10, 1000, 1, 1000, 0, 0, 0, 0]),
+    ("sendfile", [1, 5000, 1, 5000, 0, 0, 0, 0]),
+    ("peek", [1, 500, 1, 500, 0, 0, 0, 0]),
+    ("datagrams", [0, 0, 0, 0, 10, 3000, 10, 3000]),
+    ("empty", [0, 0, 0, 0, 5, 0, 5, 0]),
+    // A datagram cut to the reader's buffer: what was delivered counts.
+    ("cut", [0, 0, 0, 0, 1, 1000, 1, 400]),
+    // The end of a stream delivers nothing.
+    ("end", [0; 8]),
+];
+
 fn every_way(meeting: &Meeting) {
     let mut agent = Agent::new("netproc", "");
     let mut script = connected(meeting, "every way");
     assert_eq!(script.line(), "connected");
-    let expected: [(&str, [u64; 8]); 10] = [
-        ("send", [10, 10_000, 1, 10_000, 0, 0, 0, 0]),
-        ("write", [10, 1000, 1, 1000, 0, 0, 0, 0]),
-        ("writev", [10, 1230, 1, 1230, 0, 0, 0, 0]),
-        ("sendmsg", [10, 1000, 1, 1000, 0, 0, 0, 0]),
-        ("sendfile", [1, 5000, 1, 5000, 0, 0, 0, 0]),
-        ("peek", [1, 500, 1, 500, 0, 0, 0, 0]),
-        ("datagrams", [0, 0, 0, 0, 10, 3000, 10, 3000]),
-        ("empty", [0, 0, 0, 0, 5, 0, 5, 0]),
-        // A datagram cut to the reader's buffer: what was delivered counts.
-        ("cut", [0, 0, 0, 0, 1, 1000, 1, 400]),
-        // The end of a stream delivers nothing.
-        ("end", [0; 8]),
-    ];
-    for (name, counts) in expected {
+    for (name, counts) in EVERY_WAY {
         assert_eq!(step(&mut agent, &mut script), (name.to_string(), counts.to_vec()), "{}", meeting.family);
     }
     script.end();

@@ -1,4 +1,4 @@
-//! Histograms by cgroup (bpf/shared/cgroups.bpf.h): names of the cgroups that have counted, and reuse of rows.
+//! Histograms and counters by cgroup (bpf/shared/cgroups.bpf.h): names of the cgroups that have counted, and reuse of rows.
 //!
 //! Cgroups without a place, and those whose series has ended, count for the series `other`, so that the sum over all series never
 //! falls.
@@ -243,6 +243,13 @@ impl<R> CgroupHistograms<R> {
     pub fn without_place(&self, kernel: &dyn Kernel, histograms: &[Field<R, fine_hist>]) -> u64 {
         let view = View::of(self.of, kernel);
         let all = view.rows_of(0).flat_map(|row| histograms.iter().map(move |&of| Fine::count(row.part(of))));
+        all.fold(0, u64::wrapping_add)
+    }
+
+    /// Returns the sum of counters for cgroups without a place, and for no cgroup.
+    pub fn counted_without_place(&self, kernel: &dyn Kernel, counters: &[Field<R, u64>]) -> u64 {
+        let view = View::of(self.of, kernel);
+        let all = view.rows_of(0).flat_map(|row| counters.iter().map(move |&of| row.get(of)));
         all.fold(0, u64::wrapping_add)
     }
 
