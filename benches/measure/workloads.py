@@ -261,6 +261,7 @@ WORKLOADS = {
     "biotop": read_disk,
     "cachestat": files,
     "cgroup_disk": read_disk,
+    "cgroup_net": converse,
     "cgroup_runq": switch,
     "execsnoop": spawn,
     "exectop": spawn,

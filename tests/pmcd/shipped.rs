@@ -64,6 +64,7 @@ fn files_are_put_in_place_and_taken_out_again() {
         "pmlogconf/corebcc/biolatency-buckets",
         "pmlogconf/corebcc/cgroup_disk",
         "pmlogconf/corebcc/cgroup_disk-buckets",
+        "pmlogconf/corebcc/cgroup_net",
         "pmlogconf/corebcc/cgroup_runq",
         "pmlogconf/corebcc/ext4dist",
         "pmlogconf/corebcc/ext4dist-buckets",

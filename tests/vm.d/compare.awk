@@ -106,6 +106,12 @@ part == "values" && section == "kprobe_hits" && $1 == "__x64_sys_sched_rr_get_in
 part == "values" && section == "hits" && NF == 2 { hits[pass, $1] = $2 }
 part == "values" && section == "tcplife" && NF == 10 { sessions[pass, ++nsessions[pass]] = $0 }
 part == "values" && section == "netproc" && $1 + 0 == load[pass, "pid"] + 0 && NF == 10 { traffic[pass] = $0 }
+# Rows of netproc begin with a process and its name, those of cgroup_net with a path, and end with it.
+part == "values" && section == "netproc" && NF == 10 {
+	is_process = $1 ~ /^[0-9]+$/
+	for (i = 1; i <= 8; i++)
+		moved[pass, is_process, i] += $(is_process ? i + 2 : i + 1)
+}
 
 # A count of all between two moments that enclose the agent's must be at most theirs, and at least that of two moments within.
 function bracket(what, counted, of,    least, most) {
@@ -200,6 +206,13 @@ function requests_of_load(    disk, problem) {
 	return problem exactly("requests of all disks", top[pass], loads * load[pass, "requests_per_disk"])
 }
 
+# Calls and bytes of all cgroups are those of all processes, in eight columns.
+function traffic_by_cgroup(    i, problem) {
+	for (i = 1; i <= 8; i++)
+		problem = problem exactly("by cgroup in column " i, moved[pass, 0, i] + 0, moved[pass, 1, i] + 0)
+	return problem at_least("bytes sent over TCP", moved[pass, 0, 2], load[pass, "tcp_bytes"])
+}
+
 function fault(module) {
 	if (module == "biolatency")
 		return bracket("requests", total[pass, "bcc.disk.all.latency"], requests) \
@@ -226,6 +239,8 @@ function fault(module) {
 		return sessions_of_load()
 	if (module == "netproc")
 		return traffic_of_load()
+	if (module == "cgroup_net")
+		return traffic_by_cgroup()
 	if (module == "tcpperpid")
 		return process_of_load()
 	if (module == "execsnoop")
