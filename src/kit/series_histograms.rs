@@ -164,6 +164,8 @@ pub struct SeriesHistograms<N> {
     sources: Vec<(Source, Vec<bool>)>,
     /// Histograms of a series, those of one definition after those of another.
     parts: Vec<Part<fine_hist>>,
+    /// The sum that a histogram adds to, if any: its definition, and its place there.
+    sums: Vec<Option<(usize, usize)>>,
     series: BTreeMap<u64, Series>,
 }
 
@@ -233,10 +235,14 @@ impl<N: Namer> SeriesHistograms<N> {
             let sum = sum.map(|histogram| (first + histogram, Kept::default())).collect();
             views.push(View { def, sources: from..sources.len(), first, counters, sum });
         }
+        let mut sums = vec![None; parts.len()];
+        for (number, view) in views.iter().enumerate() {
+            view.sum.iter().enumerate().for_each(|(at, (of, _))| sums[*of] = Some((number, at)));
+        }
         let sources = sources.into_iter().map(|source| (source, Vec::new())).collect();
         let clock = WindowClock::new(window);
         let (start, series) = (Instant::now(), BTreeMap::new());
-        SeriesHistograms { namer, buckets, clock, start, looks: 0, part: 0, views, sources, parts, series }
+        SeriesHistograms { namer, buckets, clock, start, looks: 0, part: 0, views, sources, parts, sums, series }
     }
 
     /// Adds the tables of these definitions, the same as those of [`Self::new`], to those of a module.
@@ -295,9 +301,8 @@ impl<N: Namer> SeriesHistograms<N> {
             for (number, (kept, &of)) in series.kept.iter_mut().zip(&self.parts).enumerate() {
                 looks += 1;
                 let counted = kept.look(part, parts(&rows, &series.rows, of), self.clock.look_at(looks));
-                let mut sums = self.views.iter_mut().flat_map(|view| &mut view.sum).filter(|_| is_in_sum);
-                if let Some((_, sum)) = sums.find(|(of, _)| *of == number) {
-                    sum.add(part, &counted);
+                if let Some((view, at)) = self.sums[number].filter(|_| is_in_sum) {
+                    self.views[view].sum[at].1.add(part, &counted);
                 }
             }
         }
