@@ -8,6 +8,7 @@ use crate::bpf::{self, types};
 use crate::kit::{Kernel, Module, Plan};
 use crate::loader::{pinned_sizes, Failure, LoadRequest, LoadedObject, Outcome, PinRequest};
 use crate::process::Filters;
+use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
@@ -77,10 +78,16 @@ pub fn load<L: LoadedObject + 'static>(
     inject("load", "all");
     let outcome = load(&wanted, &constants);
     let kernel: &dyn Kernel = &outcome.loaded;
+    let has_panicked = Cell::new(false);
     let start = |name: &Arc<str>, module: Box<dyn Module + Send>| {
-        guarded(name, || module.start(kernel))
-            .map(RwLock::new)
-            .map_err(|fault| Failure { reason: fault.to_string(), ..Failure::default() })
+        let begin = || {
+            inject("start", name);
+            module.start(kernel)
+        };
+        guarded(name, begin).map(RwLock::new).map_err(|fault| {
+            has_panicked.set(true);
+            Failure { reason: fault.to_string(), ..Failure::default() }
+        })
     };
     let found = outcome.modules.into_iter().zip(missing).zip(targets);
     let modules = modules.into_iter().zip(found).map(|(prepared, ((result, missing), targets))| LoadedModule {
@@ -97,7 +104,12 @@ pub fn load<L: LoadedObject + 'static>(
         stopped: AtomicBool::new(false),
         loaded_at: crate::host::seconds_since_1970(),
     });
-    let modules = modules.collect();
+    let modules: Vec<LoadedModule> = modules.collect();
+    // What a module had attached before it panicked would count for nobody.
+    if has_panicked.get() {
+        let serving = modules.iter().filter(|loaded| loaded.running.is_ok() && !loaded.tables.is_empty());
+        outcome.loaded.keep(&serving.map(|loaded| loaded.spec.name).collect::<Vec<_>>());
+    }
     LoadedModules {
         kernel: Box::new(outcome.loaded),
         modules,

@@ -2,7 +2,7 @@
 
 use crate::own::values;
 use crate::peer::{Peer, SECOND};
-use crate::support::{lacks_bpf, Home, ALL};
+use crate::support::{config, lacks_bpf, Home, ALL};
 
 /// Starts an agent that panics at this place, before the handshake.
 fn panicking(home: &Home, at: &str) -> Peer {
@@ -40,6 +40,35 @@ fn a_module_whose_plan_panics_costs_itself_only() {
     assert!(!values(&mut peer, "bcc.proc.sysfork").is_empty());
     assert_eq!(peer.close().0.code(), Some(0));
     assert!(last_words(&home).contains("tcplife: not loaded: a fault of the agent"));
+}
+
+/// Returns the number of the agent's attachments.
+fn links(pid: i32) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().contains("bpf_link"))).count()
+}
+
+#[test]
+fn a_module_whose_start_panics_leaves_no_program_attached() {
+    if lacks_bpf() {
+        return;
+    }
+    let attached = |modules: &[&str], panic: &str| {
+        let home = Home::new(&config(modules));
+        let mut peer = panicking(&home, panic);
+        peer.greet();
+        peer.read_within(20 * SECOND);
+        let states = values(&mut peer, "bcc.agent.module.state");
+        let forks = values(&mut peer, "bcc.proc.sysfork");
+        let links = links(peer.agent.pid());
+        assert_eq!(peer.close().0.code(), Some(0));
+        last_words(&home);
+        (states, forks.len(), links)
+    };
+    let (states, forks, links) = attached(&["sysfork", "exectop"], "start:exectop");
+    assert_eq!((&states["exectop"][..], &states["sysfork"][..], forks), ("failed", "running", 1), "{states:?}");
+    assert_eq!(links, attached(&["sysfork"], "").2);
+    assert!(links > 0 && attached(&["sysfork", "exectop"], "").2 > links);
 }
 
 /// A panic ends the agent while it loads, and later.
