@@ -5,7 +5,7 @@ use crate::cli::{
     configuration, print, programs, read_config, scripts, usual_config, CheckOptions, CommonOptions, PrintError,
 };
 use crate::collector::{
-    foreign_pins, prepare, survey, Attempt, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION,
+    foreign_pins, prepare, survey, Attempt, Configuration, Engine, Prepared, PreparedModules, CONFIGURATION,
 };
 use crate::config::{Config, ScriptSettings, Settings};
 use crate::kit::{show_arguments, PairStatus};
@@ -257,7 +257,7 @@ fn load(
         true => what.to_owned(),
         false => format!("{what}: {reason}"),
     };
-    let mut loaded_set = ModuleSet::load(modules, btf);
+    let mut loaded_set = Engine::load(modules, btf);
     pairs.into_iter().for_each(|pair| loaded_set.add(pair));
     let sets = loaded_set.sets();
     sets.iter().for_each(|set| set.log_outcomes());

@@ -6,7 +6,7 @@ use crate::check::note_without_effect;
 use crate::cli::{configuration, ServeOptions};
 use crate::collector::{
     foreign_pins, is_of_pairs, is_of_scripts, pin_for, prepare, status_tables, survey, AgentStatus, Collector,
-    Prepared, StatisticsHelper, Supply,
+    DesiredState, Prepared, StatisticsHelper,
 };
 use crate::kit::show_arguments;
 use crate::modules::MODULES;
@@ -210,7 +210,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     let modules = modules.stoppable(later.is_some());
     let (controllers, may_have_pairs) = (site.controllers(), site.may_have_pairs());
     let has_scripts = site.scripts().is_some();
-    let supply = (later.is_some() || has_scripts).then(|| Box::new(site) as Box<dyn Supply>);
+    let supply = (later.is_some() || has_scripts).then(|| Box::new(site) as Box<dyn DesiredState>);
     let collector = Collector::start(modules, pairs, common.btf.clone(), status, supply, move || {
         if drops {
             held_by(&held);

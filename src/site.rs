@@ -4,7 +4,7 @@
 use crate::catalog::{enabled_module, Controllers, EnabledModule};
 use crate::cli::{configuration, programs, scripts, CommonOptions};
 use crate::collector::{
-    prepare, survey, Configuration, Order, Prepared, PreparedModules, Renewal, RenewalError, Supply,
+    prepare, survey, ChangeError, Configuration, DesiredState, Difference, Order, Prepared, PreparedModules,
 };
 use crate::config::{Config, ConfigError, ModuleSettings, ScriptSettings, Settings, SCRIPTS};
 use crate::kit::show_arguments;
@@ -171,8 +171,8 @@ impl Site {
     }
 
     /// Returns the changes that follow from the files of scripts and the orders. `anew` is the section of a script to be restarted.
-    fn changed_scripts(&mut self, anew: Option<&str>) -> Renewal {
-        let Some(scripts) = &mut self.scripts else { return Renewal::default() };
+    fn changed_scripts(&mut self, anew: Option<&str>) -> Difference {
+        let Some(scripts) = &mut self.scripts else { return Difference::default() };
         let clusters = |(section, clusters): (&String, &Vec<u16>)| match self.pairs.contains_key(section) {
             true => clusters.clone(),
             false => Vec::new(),
@@ -186,18 +186,18 @@ impl Site {
             let prepared = PreparedModules::alone(&enabled, Box::new(script));
             (vec![enabled], prepared)
         });
-        Renewal { stop: gone, load: load.collect(), ..Renewal::default() }
+        Difference { stop: gone, load: load.collect(), ..Difference::default() }
     }
 
     /// Returns true if a configuration has a section for scripts. Fails if its options have changed: the helper that runs bpftrace
     /// has its options from the start.
-    fn said_of_scripts(&self, config: &Result<Config, ConfigError>) -> Result<bool, RenewalError> {
+    fn said_of_scripts(&self, config: &Result<Config, ConfigError>) -> Result<bool, ChangeError> {
         let Ok(config) = config else { return Ok(self.runs_scripts) };
         let settings = ScriptSettings::read(config).0;
         match (&settings, &self.scripts) {
             (None, _) => Ok(false),
             (Some(settings), Some(scripts)) if settings == scripts.settings() => Ok(true),
-            _ => Err(RenewalError(format!(
+            _ => Err(ChangeError(format!(
                 "nothing was changed: {}: [{SCRIPTS}] is read at the start only, since the process that runs bpftrace has its options \
                  from then; restart the agent, or undo the change of that section",
                 config.path()
@@ -215,16 +215,16 @@ impl Site {
     }
 
     /// Returns the changes that load pairs again, or for the first time.
-    fn renewed(&mut self, names: &[String]) -> Renewal {
+    fn renewed(&mut self, names: &[String]) -> Difference {
         let names = self.meant(names);
         let stop = self.forget(&names);
         let load = self.made(read_pairs(&self.directory, &names, self.pairs.len()));
-        Renewal { stop, load: alone(load), ..Renewal::default() }
+        Difference { stop, load: alone(load), ..Difference::default() }
     }
 
     /// Returns the changes that follow from changed files. Pairs with equal contents keep running, as do pairs whose new files have
     /// errors.
-    fn changed(&mut self, names: &[String]) -> Renewal {
+    fn changed(&mut self, names: &[String]) -> Difference {
         let names = self.meant(names);
         let others = self.pairs.values().filter(|name| !names.contains(name)).count();
         let (mut stop, mut files) = (Vec::new(), Vec::new());
@@ -242,7 +242,7 @@ impl Site {
                 files.push(pair);
             }
         }
-        Renewal { stop, load: alone(self.made(files)), ..Renewal::default() }
+        Difference { stop, load: alone(self.made(files)), ..Difference::default() }
     }
 
     /// Returns the names of those pairs that were not stopped by an order.
@@ -274,7 +274,7 @@ impl Site {
     }
 
     /// Takes over prepared modules. Returns the changes that lead to them.
-    fn take(&mut self, prepared: Prepared) -> Renewal {
+    fn take(&mut self, prepared: Prepared) -> Difference {
         let Prepared { settings, enabled, modules, configuration } = prepared;
         let controllers = self.controllers();
         let prefix = std::mem::replace(&mut self.settings, settings).prefix;
@@ -293,17 +293,17 @@ impl Site {
         let load = if enabled.is_empty() { Vec::new() } else { vec![(enabled, modules.of(is_new))] };
         self.modules = wanted;
         self.configuration = configuration.clone();
-        let mut renewal = Renewal { stop, load, configuration: Some(configuration), controllers };
+        let mut difference = Difference { stop, load, configuration: Some(configuration), controllers };
         if prefix != self.settings.prefix {
             let names: BTreeSet<String> = self.pairs.values().cloned().collect();
-            renewal.join(self.renewed(&Vec::from_iter(names)));
+            difference.join(self.renewed(&Vec::from_iter(names)));
         }
-        renewal
+        difference
     }
 
-    fn order_module(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError> {
+    fn order_module(&mut self, section: &str, order: Order) -> Result<Difference, ChangeError> {
         if order == Order::Stop && !self.modules.contains_key(section) {
-            return Ok(Renewal::default());
+            return Ok(Difference::default());
         }
         let before = self.orders.get(section).copied();
         self.orders.insert(section.to_owned(), order != Order::Stop);
@@ -318,7 +318,7 @@ impl Site {
                 None => self.orders.remove(section),
             };
             let errors: Vec<&str> = prepared.configuration.errors.iter().map(|(_, error)| error.as_str()).collect();
-            return Err(RenewalError(match errors.is_empty() {
+            return Err(ChangeError(match errors.is_empty() {
                 true => format!("expected the section of a module in {path}, got `{section}`"),
                 false => errors.join("; "),
             }));
@@ -329,27 +329,27 @@ impl Site {
         Ok(self.take(prepared))
     }
 
-    fn order_pair(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError> {
+    fn order_pair(&mut self, section: &str, order: Order) -> Result<Difference, ChangeError> {
         let files = read_directory(&self.directory).into_iter().map(|files| files.name);
         let name =
             self.pairs.get(section).cloned().or_else(|| files.into_iter().find(|name| section_of(name) == section));
         let name = name
-            .ok_or_else(|| RenewalError(format!("expected a pair of {}, got `{section}`", self.directory.display())))?;
+            .ok_or_else(|| ChangeError(format!("expected a pair of {}, got `{section}`", self.directory.display())))?;
         if order == Order::Start && self.pairs.contains_key(section) {
-            return Ok(Renewal::default());
+            return Ok(Difference::default());
         }
         self.orders.insert(section.to_owned(), order != Order::Stop);
-        let mut renewal = match order {
-            Order::Stop => Renewal { stop: self.forget(&[name]), ..Renewal::default() },
+        let mut difference = match order {
+            Order::Stop => Difference { stop: self.forget(&[name]), ..Difference::default() },
             Order::Start | Order::Restart => self.renewed(&[name]),
         };
-        self.tell(section, order, &mut renewal);
-        Ok(renewal)
+        self.tell(section, order, &mut difference);
+        Ok(difference)
     }
 
-    fn order_script(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError> {
+    fn order_script(&mut self, section: &str, order: Order) -> Result<Difference, ChangeError> {
         let Some(scripts) = self.scripts.as_mut().filter(|_| self.runs_scripts) else {
-            return Err(RenewalError(format!(
+            return Err(ChangeError(format!(
                 "expected a section [{SCRIPTS}] in the configuration, without which no script runs; add it and restart the agent"
             )));
         };
@@ -358,25 +358,25 @@ impl Site {
         }
         if !scripts.has(section) {
             let directory = scripts.directory().display();
-            return Err(RenewalError(format!("expected a script of {directory}, got `{section}`")));
+            return Err(ChangeError(format!("expected a script of {directory}, got `{section}`")));
         }
         if order == Order::Start && scripts.serves(section) {
-            return Ok(Renewal::default());
+            return Ok(Difference::default());
         }
         self.orders.insert(section.to_owned(), order != Order::Stop);
-        let mut renewal = self.changed_scripts((order == Order::Restart).then_some(section));
-        self.tell(section, order, &mut renewal);
-        Ok(renewal)
+        let mut difference = self.changed_scripts((order == Order::Restart).then_some(section));
+        self.tell(section, order, &mut difference);
+        Ok(difference)
     }
 
     /// Updates the report on the configuration after an order to start or stop a pair or script.
-    fn tell(&mut self, section: &str, order: Order, renewal: &mut Renewal) {
+    fn tell(&mut self, section: &str, order: Order, difference: &mut Difference) {
         let stopped = &mut self.configuration.stopped;
         stopped.retain(|(name, _)| name != section);
         if order == Order::Stop {
             stopped.push((section.to_owned(), how_to_start(section)));
         }
-        renewal.configuration = Some(self.configuration.clone());
+        difference.configuration = Some(self.configuration.clone());
     }
 }
 
@@ -402,10 +402,10 @@ fn tell_stopped(prepared: &mut Prepared, section: &str, config: Option<&Config>)
     stopped.push((section.to_owned(), how));
 }
 
-impl Supply for Site {
-    fn look(&mut self) -> Option<Renewal> {
+impl DesiredState for Site {
+    fn poll(&mut self) -> Option<Difference> {
         let has_changed = self.scripts.as_mut().is_some_and(Scripts::look);
-        let of_scripts = if has_changed { self.changed_scripts(None) } else { Renewal::default() };
+        let of_scripts = if has_changed { self.changed_scripts(None) } else { Difference::default() };
         let Changed { gone, mut come } = match self.loads_later {
             true => self.watch.look(SystemTime::now()),
             false => Changed::default(),
@@ -415,17 +415,17 @@ impl Supply for Site {
         let is_free = |name: &&String| stop.contains(&section_of(name)) && !come.contains(name);
         let freed: Vec<String> = self.pairs.values().filter(is_free).cloned().collect();
         come.extend(freed);
-        let mut renewal = self.changed(&come);
-        renewal.stop.append(&mut stop);
-        renewal.join(of_scripts);
-        (!renewal.is_empty()).then_some(renewal)
+        let mut difference = self.changed(&come);
+        difference.stop.append(&mut stop);
+        difference.join(of_scripts);
+        (!difference.is_empty()).then_some(difference)
     }
 
-    fn reload(&mut self) -> Result<Renewal, RenewalError> {
+    fn reload(&mut self) -> Result<Difference, ChangeError> {
         if !self.loads_later {
             self.scripts.iter_mut().for_each(Scripts::read);
-            let renewal = self.changed_scripts(None);
-            return if renewal.is_empty() { Err(RenewalError::fixed()) } else { Ok(renewal) };
+            let difference = self.changed_scripts(None);
+            return if difference.is_empty() { Err(ChangeError::fixed()) } else { Ok(difference) };
         }
         let (config, path) = configuration(&self.common, &self.conf);
         let runs_scripts = self.said_of_scripts(&config)?;
@@ -433,20 +433,20 @@ impl Supply for Site {
         if prepared.configuration.is_costly() {
             let errors: Vec<String> = prepared.configuration.errors.iter().map(|(_, error)| error.clone()).collect();
             let errors = errors.join("; ");
-            return Err(RenewalError(format!("nothing was changed: {errors}")));
+            return Err(ChangeError(format!("nothing was changed: {errors}")));
         }
         self.config = config;
         self.runs_scripts = runs_scripts;
-        let mut renewal = self.take(prepared);
+        let mut difference = self.take(prepared);
         self.scripts.iter_mut().for_each(Scripts::read);
-        renewal.join(self.changed_scripts(None));
-        Ok(renewal)
+        difference.join(self.changed_scripts(None));
+        Ok(difference)
     }
 
-    fn order(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError> {
+    fn order(&mut self, section: &str, order: Order) -> Result<Difference, ChangeError> {
         match section.split_once('.') {
             Some(("script", _)) => self.order_script(section, order),
-            _ if !self.loads_later => Err(RenewalError::fixed()),
+            _ if !self.loads_later => Err(ChangeError::fixed()),
             Some(("user", _)) => self.order_pair(section, order),
             _ => self.order_module(section, order),
         }

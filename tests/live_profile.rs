@@ -5,7 +5,7 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use corebcc::collector::ModuleSet;
+use corebcc::collector::Engine;
 use corebcc::kit::{Key, Table, TableId};
 use corebcc::pcp::Atom;
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ fn copier() -> Option<Alone> {
     Alone::with(|| Some(burner::of(start()?, tempfile::tempdir().unwrap())), "dd")
 }
 
-fn value(group: &mut ModuleSet) -> String {
+fn value(group: &mut Engine) -> String {
     let mut table = Table::new(1);
     group.refresh(PROFILE, &mut table).unwrap();
     match table.value(0, 0) {
@@ -75,7 +75,7 @@ fn profile(busy: &mut Alone, options: &str) -> Option<(String, f64)> {
 }
 
 /// Returns the stacks, with the samples of each.
-fn stacks_now(group: &mut ModuleSet) -> BTreeMap<String, u64> {
+fn stacks_now(group: &mut Engine) -> BTreeMap<String, u64> {
     let mut table = Table::of(corebcc::modules::find("profile").unwrap().tables[1]);
     group.refresh(STACKS, &mut table).unwrap();
     let row = |(row, key): (usize, &Key)| match (key, table.value(row, 0)) {
@@ -89,7 +89,7 @@ fn stacks_now(group: &mut ModuleSet) -> BTreeMap<String, u64> {
 
 /// Lets the agent do its periodic work for a second, and longer until the program was on a CPU for half a second: a
 /// busy machine gives it little.
-fn attend(group: &mut ModuleSet, busy: &Alone) {
+fn attend(group: &mut Engine, busy: &Alone) {
     let (quiet, _other) = UnixStream::pair().unwrap();
     let (before, until) = (busy.ticks(), Instant::now() + Duration::from_secs(60));
     loop {
@@ -111,7 +111,7 @@ fn profile_until(busy: &mut Alone, options: &str, end: impl FnOnce(&mut Alone)) 
 }
 
 /// Returns the module with a started run, and its start time.
-fn started(busy: &Alone, options: &str) -> Option<(ModuleSet, Instant)> {
+fn started(busy: &Alone, options: &str) -> Option<(Engine, Instant)> {
     let section = format!("[profile]\nmodule = profile\ncluster = 14\nprocess = {}\n{options}", busy.id());
     let text = format!("[pmda]\nmodules = profile\n{section}");
     let (mut group, _) = loaded(&text, None);

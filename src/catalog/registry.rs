@@ -136,15 +136,15 @@ impl Registry {
     }
 
     /// Removes and adds tables. Clients find them by their names.
-    fn apply(&mut self, Change { gone, come, controllers }: Change) {
+    fn apply(&mut self, Change { removed, added, controllers }: Change) {
         controllers.into_iter().for_each(|controllers| self.clients.allow(controllers));
-        if gone.is_empty() && come.is_empty() {
+        if removed.is_empty() && added.is_empty() {
             return;
         }
         let Registry { domain, entries, writer, changes, .. } = self;
         let now = SystemTime::now();
         self.gone.retain(|_, went| went.elapsed() < GONE);
-        for entry in entries.iter_mut().filter(|entry| gone.contains(&entry.served.id)) {
+        for entry in entries.iter_mut().filter(|entry| removed.contains(&entry.served.id)) {
             if let Some(writer) = writer {
                 entry.instances.save(now, true, writer);
             }
@@ -152,8 +152,8 @@ impl Registry {
                 self.gone.insert(entry.served.id.cluster(), Instant::now());
             }
         }
-        entries.retain(|entry| !gone.contains(&entry.served.id));
-        for (served, state) in come {
+        entries.retain(|entry| !removed.contains(&entry.served.id));
+        for (served, state) in added {
             if entries.iter().any(|entry| entry.served.id == served.id) {
                 log::error!("{}: cluster {} is another table's", served.section, served.id.cluster());
                 continue;

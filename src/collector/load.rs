@@ -2,7 +2,7 @@
 
 use super::guard::{guarded, inject};
 use super::loaded_module::LoadedModule;
-use super::loaded_modules::LoadedModules;
+use super::loaded_set::LoadedSet;
 use super::prepared_module::{PreparedModule, PreparedModules};
 use crate::bpf::{self, types};
 use crate::kit::{Kernel, Module, Plan};
@@ -17,7 +17,7 @@ use std::time::Instant;
 pub fn load<L: LoadedObject + 'static>(
     prepared: PreparedModules,
     load: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,
-) -> LoadedModules {
+) -> LoadedSet {
     let begin = Instant::now();
     let PreparedModules { mut modules, process_refresh, stoppable, .. } = prepared;
     let (host, mut constants) = (crate::host::host(), bpf::constants());
@@ -110,7 +110,7 @@ pub fn load<L: LoadedObject + 'static>(
         let serving = modules.iter().filter(|loaded| loaded.running.is_ok() && !loaded.tables.is_empty());
         outcome.loaded.keep(&serving.map(|loaded| loaded.spec.name).collect::<Vec<_>>());
     }
-    LoadedModules {
+    LoadedSet {
         kernel: Box::new(outcome.loaded),
         modules,
         attempts: outcome.attempts,

@@ -1,7 +1,7 @@
 //! Tables of the modules and of the agent itself, for any thread.
 
 use super::guard::Fault;
-use super::loaded_modules::LoadedModules;
+use super::loaded_set::LoadedSet;
 use super::sets::Sets;
 use super::status::{self, AgentStatus, STATUS};
 use crate::catalog::TableError;
@@ -18,7 +18,7 @@ pub struct Modules {
 
 impl Modules {
     /// Makes the modules of the first set; the agent's own tables come with [`Modules::serve_status`].
-    pub fn new(loaded: Arc<LoadedModules>) -> Modules {
+    pub fn new(loaded: Arc<LoadedSet>) -> Modules {
         Modules { sets: Arc::new(RwLock::new(Sets(vec![loaded]))), own: OnceLock::new() }
     }
 
@@ -33,7 +33,7 @@ impl Modules {
     }
 
     /// The set that serves a table.
-    fn of(&self, id: TableId) -> Option<Arc<LoadedModules>> {
+    fn of(&self, id: TableId) -> Option<Arc<LoadedSet>> {
         self.sets.read().unwrap_or_else(PoisonError::into_inner).of(id).cloned()
     }
 

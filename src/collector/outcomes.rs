@@ -2,7 +2,7 @@
 
 use super::guard::held;
 use super::loaded_module::{LoadedModule, CONFIGURATION};
-use super::loaded_modules::LoadedModules;
+use super::loaded_set::LoadedSet;
 use crate::kit::{Hook, Spec, State};
 use crate::loader::{Attempt, TargetOutcome};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Number of targets that a sentence names; further ones are counted.
 const NAMED: usize = 3;
 
-impl LoadedModules {
+impl LoadedSet {
     /// Logs the targets that could not be attached, and, for debugging, each attempt to attach.
     pub fn log_attempts(&self) {
         for reach in self.kernel.targets() {

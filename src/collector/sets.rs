@@ -1,7 +1,7 @@
 //! The sets of loaded modules: modules come and go in sets, each with programs and maps of its own.
 
 use super::loaded_module::LoadedModule;
-use super::loaded_modules::LoadedModules;
+use super::loaded_set::LoadedSet;
 use crate::kit::TableId;
 use crate::loader::{Finding, LoadedObject};
 use std::slice::Iter;
@@ -10,26 +10,26 @@ use std::time::Duration;
 
 /// The sets of loaded modules at a moment. The first is that of the start, which stays.
 #[derive(Clone, Default)]
-pub struct Sets(pub(super) Vec<Arc<LoadedModules>>);
+pub struct Sets(pub(super) Vec<Arc<LoadedSet>>);
 
 impl Sets {
     /// Each set.
-    pub fn iter(&self) -> Iter<'_, Arc<LoadedModules>> {
+    pub fn iter(&self) -> Iter<'_, Arc<LoadedSet>> {
         self.0.iter()
     }
 
     /// Each module, with its set.
-    pub fn modules(&self) -> impl Iterator<Item = (&LoadedModules, &LoadedModule)> {
+    pub fn modules(&self) -> impl Iterator<Item = (&LoadedSet, &LoadedModule)> {
         self.iter().flat_map(|set| set.iter().map(move |loaded| (&**set, loaded)))
     }
 
     /// The set that serves a table.
-    pub fn of(&self, id: TableId) -> Option<&Arc<LoadedModules>> {
+    pub fn of(&self, id: TableId) -> Option<&Arc<LoadedSet>> {
         self.iter().find(|set| set.serves(id))
     }
 
     /// The module of a section, with its set.
-    pub fn named(&self, section: &str) -> Option<(&Arc<LoadedModules>, &LoadedModule)> {
+    pub fn named(&self, section: &str) -> Option<(&Arc<LoadedSet>, &LoadedModule)> {
         self.iter().find_map(|set| Some((set, set.iter().find(|loaded| &*loaded.name == section)?)))
     }
 
@@ -50,7 +50,7 @@ impl Sets {
 
     /// Returns the name of a set's program or map, unique among all sets: in sets that were loaded later it ends with the name of the
     /// set's first module.
-    pub fn name(&self, set: &Arc<LoadedModules>, name: &str) -> String {
+    pub fn name(&self, set: &Arc<LoadedSet>, name: &str) -> String {
         let is_first = self.0.first().is_some_and(|first| Arc::ptr_eq(first, set));
         match set.modules.first().filter(|_| !is_first) {
             Some(module) => format!("{name}::{}", module.name),

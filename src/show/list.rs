@@ -6,7 +6,7 @@ use super::reading::unit;
 use super::select::{did_you_mean, means};
 use crate::catalog::EnabledModule;
 use crate::cli::{built_in, read_config, ShowOptions};
-use crate::collector::{prepared_modules, ModuleSet};
+use crate::collector::{prepared_modules, Engine};
 use crate::config::Settings;
 use crate::kit::{excerpt, Shape, SERIES_METRICS};
 use caps::{has_cap, CapSet, Capability};
@@ -23,7 +23,7 @@ pub fn try_to_load(modules: &[EnabledModule], btf: Option<PathBuf>) -> Result<Tr
     // The list has the reasons; the log at a level for debugging has the attempts.
     let level = log::max_level();
     log::set_max_level(if level < LevelFilter::Debug { LevelFilter::Off } else { level });
-    let set = ModuleSet::load(prepared_modules(&every()?, modules, &Settings::default())?, btf);
+    let set = Engine::load(prepared_modules(&every()?, modules, &Settings::default())?, btf);
     let outcomes = set.outcomes().into_iter().map(|outcome| outcome.err().map(|failure| failure.reason));
     let trial = modules.iter().map(|module| module.spec.name).zip(outcomes).collect();
     set.detach();

@@ -7,7 +7,7 @@ use super::select::Selected;
 use super::site::OfSite;
 use crate::catalog::EnabledModule;
 use crate::cli::ShowOptions;
-use crate::collector::{prepare, prepared_modules, survey, AgentStatus, ModuleSet, PreparedModules};
+use crate::collector::{prepare, prepared_modules, survey, AgentStatus, Engine, PreparedModules};
 use crate::config::{Config, ConfigError, Settings};
 use crate::kit::{show_arguments, Table};
 use crate::modules::MODULES;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Loaded modules and the tables that are shown.
 pub struct Shown {
-    set: ModuleSet,
+    set: Engine,
     /// Programs and scripts of the site; kept because it runs the scripts.
     _of_site: OfSite,
     selected: Vec<Selected>,
@@ -47,7 +47,7 @@ impl Shown {
             }
             false => (made(&config, &settings, &mut modules, &set, &mut left_out)?, None),
         };
-        let mut set = ModuleSet::load(made, options.common.btf.clone());
+        let mut set = Engine::load(made, options.common.btf.clone());
         for (module, made_of) in std::mem::take(&mut of_site.modules) {
             set.add(PreparedModules::alone(&module, made_of));
             modules.push(module);

@@ -5,7 +5,7 @@ use crate::common::tracers::UnseenArrivals;
 use crate::common::{lacks, loaded, skip};
 use crate::support::{alone, python, Script};
 use corebcc::catalog::EnabledModule;
-use corebcc::collector::ModuleSet;
+use corebcc::collector::Engine;
 use corebcc::kit::{Key, Table, TableId};
 use corebcc::pcp::Atom;
 use nix::sys::eventfd::EventFd;
@@ -24,7 +24,7 @@ const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
 /// Loaded modules.
 struct Modules {
-    group: ModuleSet,
+    group: Engine,
     /// An event that nobody triggers.
     never: EventFd,
     modules: Vec<EnabledModule>,

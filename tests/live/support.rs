@@ -2,7 +2,7 @@
 
 pub use crate::common::script::{copy_program, part, python, write_program, Script};
 use crate::common::{lacks, loaded, skip, test};
-use corebcc::collector::ModuleSet;
+use corebcc::collector::Engine;
 use corebcc::kit::{Key, Table, TableId, TableSpec};
 use corebcc::loader::Failure;
 use corebcc::modules::find;
@@ -85,7 +85,7 @@ const MOMENT: Duration = Duration::from_millis(10);
 
 /// A loaded module.
 pub struct Agent {
-    group: ModuleSet,
+    group: Engine,
     /// An event that nobody triggers.
     never: EventFd,
     name: String,

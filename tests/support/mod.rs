@@ -14,7 +14,7 @@ pub mod tracer;
 pub mod tracers;
 
 use corebcc::catalog::{enabled_modules, EnabledModule};
-use corebcc::collector::{prepared_modules, ModuleSet};
+use corebcc::collector::{prepared_modules, Engine};
 use corebcc::config::{Config, Settings};
 use corebcc::modules::MODULES;
 use std::{
@@ -79,12 +79,12 @@ pub fn config(modules: &[&str]) -> String {
 }
 
 /// Loads the modules of a configuration without an agent; `process_refresh` is the option of its section [pmda].
-pub fn loaded(text: &str, process_refresh: Option<Duration>) -> (ModuleSet, Vec<EnabledModule>) {
+pub fn loaded(text: &str, process_refresh: Option<Duration>) -> (Engine, Vec<EnabledModule>) {
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, modules) = enabled_modules(&config, MODULES).unwrap();
     let settings = Settings { process_refresh, ..Settings::default() };
     let prepared = prepared_modules(&config, &modules, &settings).unwrap();
-    (ModuleSet::load(prepared, None), modules)
+    (Engine::load(prepared, None), modules)
 }
 
 /// Returns the name of the running test.

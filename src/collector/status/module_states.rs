@@ -1,7 +1,7 @@
 //! The states of all modules, those first that an administrator has to see first.
 
 use super::super::loaded_module::LoadedModule;
-use super::super::loaded_modules::LoadedModules;
+use super::super::loaded_set::LoadedSet;
 use super::super::prepared::Configuration;
 use super::Sets;
 
@@ -14,7 +14,7 @@ pub struct ModuleState<'a> {
     /// A sentence about how it is attached, or why it is not.
     pub sentence: String,
     /// The module and its set, unless it has none: an entry that makes no module, or a module that is off.
-    pub loaded: Option<(&'a LoadedModules, &'a LoadedModule)>,
+    pub loaded: Option<(&'a LoadedSet, &'a LoadedModule)>,
 }
 
 impl ModuleState<'_> {

@@ -13,7 +13,7 @@ use corebcc::agent::Options;
 use corebcc::bpf::types::{bio_row, exec_row, fine_hist, fork_row, net_row, syscall_row, thread, thread_name};
 use corebcc::bpf::{record_bytes, types::tcp_session};
 use corebcc::catalog::{EnabledModule, Help, Registry};
-use corebcc::collector::{prepare, status_tables, survey, AgentStatus, Collector, ModuleSet, Prepared};
+use corebcc::collector::{prepare, status_tables, survey, AgentStatus, Collector, Engine, Prepared};
 use corebcc::config::Config;
 use corebcc::kit::{Fine, Rows};
 use corebcc::modules::MODULES;
@@ -129,7 +129,7 @@ impl Product {
             let kernel = kernel.clone();
             move || {
                 let _ = held.recv(); // ends when it is dropped
-                ModuleSet::over(modules, |wanted, constants| kernel.load(refused, wanted, constants))
+                Engine::over(modules, |wanted, constants| kernel.load(refused, wanted, constants))
             }
         };
         let collector = Collector::over(load, AgentStatus::new(configuration, false)).unwrap();

@@ -7,7 +7,7 @@ use super::{
 use crate::reference::pmcd::{self, frame};
 use crate::served::Served;
 use corebcc::bpf::types::{bio_row, fine_hist, fork_row, io_stat};
-use corebcc::collector::{prepare, survey, ModuleSet};
+use corebcc::collector::{prepare, survey, Engine};
 use corebcc::config::Config;
 use corebcc::kit::{Fine, Table, TableId};
 use corebcc::modules::MODULES;
@@ -145,7 +145,7 @@ fn a_sum_has_the_values_that_the_modules_thread_reads() {
     let config = Config::parse("test.conf", CONFIG.as_bytes());
     let modules = prepare(&config, "test.conf", survey(&config, MODULES), MODULES).modules;
     let (mut product, kernel) = (Product::started(), FakeKernel::default());
-    let mut set = ModuleSet::over(modules, |wanted, constants| kernel.load(&[], wanted, constants));
+    let mut set = Engine::over(modules, |wanted, constants| kernel.load(&[], wanted, constants));
     for kernel in [&product.kernel, &kernel] {
         kernel.row(FORK_ROWS, 0).set(fork_row::vforks, 1 << 40);
         for (row, disk) in [(0, 8 << 32), (1, 8 << 32 | 16), (2, 8 << 32)] {

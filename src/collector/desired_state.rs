@@ -8,12 +8,12 @@ use thiserror::Error;
 /// Reason why nothing was changed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
-pub struct RenewalError(pub String);
+pub struct ChangeError(pub String);
 
-impl RenewalError {
+impl ChangeError {
     /// Returns the error of an agent that cannot change its modules.
-    pub fn fixed() -> RenewalError {
-        RenewalError(
+    pub fn fixed() -> ChangeError {
+        ChangeError(
             "modules and programs cannot be loaded while the agent runs: it gave up the privileges for that; restart the \
              agent, which keeps them if there is a directory programs.d or a line `load_later = True` in [pmda]"
                 .into(),
@@ -23,7 +23,7 @@ impl RenewalError {
 
 /// Modules to stop and to load, so that what runs matches the files.
 #[derive(Default)]
-pub struct Renewal {
+pub struct Difference {
     /// Sections whose modules are stopped, including those that are loaded again.
     pub stop: Vec<String>,
     /// Modules to load afterwards, each list as a set of its own.
@@ -34,14 +34,14 @@ pub struct Renewal {
     pub controllers: Option<Controllers>,
 }
 
-impl Renewal {
+impl Difference {
     /// True if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.stop.is_empty() && self.load.is_empty() && self.controllers.is_none()
     }
 
-    /// Adds the changes of another renewal.
-    pub fn join(&mut self, other: Renewal) {
+    /// Adds the changes of another difference.
+    pub fn join(&mut self, other: Difference) {
         self.stop.extend(other.stop);
         self.load.extend(other.load);
     }
@@ -70,14 +70,14 @@ impl Order {
     }
 }
 
-/// A source of renewals. It knows which modules there are to be, from the configuration, the pairs and the orders so far.
-pub trait Supply: Send {
+/// The modules that there are to be, from the configuration, the programs and scripts of the site, and the orders so far.
+pub trait DesiredState: Send {
     /// Returns the changes that follow from changed files. Called once a second.
-    fn look(&mut self) -> Option<Renewal>;
+    fn poll(&mut self) -> Option<Difference>;
 
     /// Returns the changes after which all matches the files. An error changes nothing.
-    fn reload(&mut self) -> Result<Renewal, RenewalError>;
+    fn reload(&mut self) -> Result<Difference, ChangeError>;
 
     /// Returns the changes that follow from an order. An error changes nothing.
-    fn order(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError>;
+    fn order(&mut self, section: &str, order: Order) -> Result<Difference, ChangeError>;
 }

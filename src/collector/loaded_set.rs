@@ -9,7 +9,7 @@ use crate::pcp::PmErr;
 use std::time::{Duration, Instant};
 
 /// Modules that were loaded together. Any thread may use them; each module works for one thread at a time.
-pub struct LoadedModules {
+pub struct LoadedSet {
     /// The modules' programs and maps; the first field, so that all programs are detached before a module is dropped.
     pub kernel: Box<dyn LoadedObject>,
     /// The modules in the order of the configuration. The module of the filters behind `process` options, if there is one, is the
@@ -23,7 +23,7 @@ pub struct LoadedModules {
     pub loading: Duration,
 }
 
-impl LoadedModules {
+impl LoadedSet {
     /// Returns the modules that were not stopped.
     pub fn iter(&self) -> impl Iterator<Item = &LoadedModule> + Clone {
         self.modules.iter().filter(|loaded| !loaded.is_stopped())

@@ -1,12 +1,12 @@
 //! Loaded modules and their work between fetches: rings are drained as they fill, tables age once a second.
 
+use super::desired_state::{ChangeError, DesiredState, Difference, Order};
 use super::guard::{guarded, held};
 use super::load::load;
 use super::loaded_module::LoadedModule;
-use super::loaded_modules::LoadedModules;
+use super::loaded_set::LoadedSet;
 use super::modules::Modules;
 use super::prepared_module::PreparedModules;
-use super::renewal::{Order, Renewal, RenewalError, Supply};
 use super::sets::Sets;
 use super::status::AgentStatus;
 use crate::bpf::{self, types};
@@ -33,42 +33,42 @@ pub const MOMENT: Duration = Duration::from_millis(100);
 const QUIET: u64 = 60;
 
 /// All loaded modules, and the work that their thread does for them between fetches.
-pub struct ModuleSet {
+pub struct Engine {
     /// Modules that were loaded at the start.
-    first: Arc<LoadedModules>,
+    first: Arc<LoadedSet>,
     pub(super) modules: Arc<Modules>,
     /// BTF file for modules that are loaded later; `None` for the running kernel's.
     btf: Option<PathBuf>,
-    supply: Option<Box<dyn Supply>>,
+    desired: Option<Box<dyn DesiredState>>,
     changes: Vec<Change>,
     refusals: EveryMinute,
     ticks: u64,
     next_tick: Instant,
 }
 
-impl ModuleSet {
+impl Engine {
     /// Loads the modules as far as the kernel allows.
-    pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> ModuleSet {
+    pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> Engine {
         let load = |wanted: &[LoadRequest], constants: &types::rodata| {
             loader::load(&bpf::OBJECT, wanted, constants, btf.as_deref())
         };
-        let set = ModuleSet::over(prepared, load);
-        ModuleSet { btf, ..set }
+        let set = Engine::over(prepared, load);
+        Engine { btf, ..set }
     }
 
     /// Loads the modules by a function in place of the loader: tests do without a kernel.
     pub fn over<L: LoadedObject + 'static>(
         prepared: PreparedModules,
         by: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,
-    ) -> ModuleSet {
+    ) -> Engine {
         let first = Arc::new(load(prepared, by));
         let modules = Arc::new(Modules::new(Arc::clone(&first)));
         let next_tick = Instant::now() + TICK;
-        let mut set = ModuleSet {
+        let mut set = Engine {
             first,
             modules,
             btf: None,
-            supply: None,
+            desired: None,
             changes: Vec::new(),
             refusals: EveryMinute::default(),
             ticks: 0,
@@ -79,9 +79,9 @@ impl ModuleSet {
         set
     }
 
-    /// Sets the supply, which says each second which modules are to come and go. Pairs come at once.
-    pub fn follow(&mut self, supply: Box<dyn Supply>) {
-        self.supply = Some(supply);
+    /// Sets the desired state, which is compared each second with what runs. Pairs come at once.
+    pub fn follow(&mut self, desired: Box<dyn DesiredState>) {
+        self.desired = Some(desired);
     }
 
     /// Loads modules as a set of their own, without a report about their tables: nobody has asked for these yet.
@@ -92,7 +92,7 @@ impl ModuleSet {
         self.modules.change(|sets| sets.0.push(set));
     }
 
-    fn load_alone(&self, prepared: PreparedModules) -> LoadedModules {
+    fn load_alone(&self, prepared: PreparedModules) -> LoadedSet {
         if prepared.of_the_site {
             return load(prepared, |wanted, _| Outcome::nothing(wanted.len()));
         }
@@ -106,37 +106,41 @@ impl ModuleSet {
         std::mem::take(&mut self.changes)
     }
 
-    /// Asks the supply whether files have changed, and loads and stops modules accordingly.
-    fn look(&mut self) {
-        let Some(renewal) = self.supply.as_mut().and_then(|supply| supply.look()) else { return };
-        self.renew(renewal);
+    /// Asks whether files have changed, and loads and stops modules accordingly.
+    fn follow_files(&mut self) {
+        let Some(difference) = self.desired.as_mut().and_then(|desired| desired.poll()) else { return };
+        self.apply(difference);
     }
 
     /// Reads all files again, and loads and stops modules accordingly. Returns a sentence about the result.
-    pub fn reload(&mut self) -> Result<&'static str, RenewalError> {
-        let renewal = self.supply.as_mut().ok_or_else(RenewalError::fixed).and_then(|supply| supply.reload());
-        self.obey("reload", renewal)
+    pub fn reload(&mut self) -> Result<&'static str, ChangeError> {
+        let difference = self.desired.as_mut().ok_or_else(ChangeError::fixed).and_then(|desired| desired.reload());
+        self.apply_logged("reload", difference)
     }
 
     /// Starts, stops or restarts a module. Returns a sentence about the result.
-    pub fn order(&mut self, section: &str, order: Order) -> Result<&'static str, RenewalError> {
-        let renewal =
-            self.supply.as_mut().ok_or_else(RenewalError::fixed).and_then(|supply| supply.order(section, order));
-        self.obey(section, renewal)
+    pub fn order(&mut self, section: &str, order: Order) -> Result<&'static str, ChangeError> {
+        let difference =
+            self.desired.as_mut().ok_or_else(ChangeError::fixed).and_then(|desired| desired.order(section, order));
+        self.apply_logged(section, difference)
     }
 
     /// Carries out an order for a section, logs the result and returns it.
-    fn obey(&mut self, name: &str, renewal: Result<Renewal, RenewalError>) -> Result<&'static str, RenewalError> {
-        let done = renewal.and_then(|renewal| {
-            let said = if renewal.is_empty() { "nothing has changed" } else { "done" };
-            match self.renew(renewal) {
+    fn apply_logged(
+        &mut self,
+        name: &str,
+        difference: Result<Difference, ChangeError>,
+    ) -> Result<&'static str, ChangeError> {
+        let done = difference.and_then(|difference| {
+            let said = if difference.is_empty() { "nothing has changed" } else { "done" };
+            match self.apply(difference) {
                 failed if failed.is_empty() => Ok(said),
-                failed => Err(RenewalError(failed.join("; "))),
+                failed => Err(ChangeError(failed.join("; "))),
             }
         });
         match &done {
             Ok(said) => log::info!("{name}: {said}"),
-            Err(error) if self.supply.is_some() => log::error!("{name}: {error}"),
+            Err(error) if self.desired.is_some() => log::error!("{name}: {error}"),
             // Anybody may ask where nothing can change.
             Err(error) => {
                 if let Some(more) = self.refusals.due() {
@@ -148,14 +152,14 @@ impl ModuleSet {
     }
 
     /// Stops and loads modules. Returns a reason for each module that could not be loaded.
-    fn renew(&mut self, Renewal { stop, load, configuration, controllers }: Renewal) -> Vec<String> {
+    fn apply(&mut self, Difference { stop, load, configuration, controllers }: Difference) -> Vec<String> {
         let mut failed = Vec::new();
         let mut change = Change { controllers, ..Change::default() };
         if let (Some(status), Some(configuration)) = (self.modules.status(), configuration) {
             status.configure(configuration);
         }
         for section in stop {
-            change.gone.extend(self.stop(&section));
+            change.removed.extend(self.stop(&section));
         }
         for (enabled, prepared) in load {
             let set = Arc::new(self.load_alone(prepared));
@@ -168,7 +172,7 @@ impl ModuleSet {
             let mut outcomes: HashMap<TableId, _> = set.iter().flat_map(LoadedModule::served).collect();
             for table in enabled.iter().flat_map(EnabledModule::tables) {
                 let outcome = outcomes.remove(&table.id).unwrap_or(Err(TableError::Loading));
-                change.come.push((table, outcome));
+                change.added.push((table, outcome));
             }
             self.tick_of(&set);
             self.modules.change(|sets| sets.0.push(set));
@@ -185,7 +189,7 @@ impl ModuleSet {
         let sets = self.modules.sets();
         let Some((set, loaded)) = sets.named(section) else { return Vec::new() };
         loaded.stop();
-        let gone = loaded.tables.iter().map(|(id, _)| *id).collect();
+        let removed = loaded.tables.iter().map(|(id, _)| *id).collect();
         // The filters of `process` options have no tables: they run for the others.
         let serving = set.iter().filter(|loaded| !loaded.tables.is_empty());
         let running: Vec<&str> = serving.map(|loaded| loaded.spec.name).collect();
@@ -197,7 +201,7 @@ impl ModuleSet {
             false => set.kernel.keep(&running),
         }
         log::info!("{section}: stopped");
-        gone
+        removed
     }
 
     /// Starts to serve the agent's own tables.
@@ -221,7 +225,7 @@ impl ModuleSet {
     }
 
     /// Ticks the modules of a set. A new set gets a tick at once, since modules count from their first look.
-    fn tick_of(&self, set: &LoadedModules) {
+    fn tick_of(&self, set: &LoadedSet) {
         let (now, kernel): (_, &dyn Kernel) = (self.ticks, &*set.kernel);
         for loaded in set.iter() {
             let name = &loaded.name;
@@ -275,7 +279,7 @@ impl ModuleSet {
             let now = Instant::now();
             if now >= self.next_tick {
                 self.tick();
-                self.look();
+                self.follow_files();
                 self.next_tick = Instant::now() + TICK;
             }
             if !self.changes.is_empty() {
@@ -286,7 +290,7 @@ impl ModuleSet {
             }
             // One of a module that another thread has at work could not be drained: it would wake this one at once, again and again.
             let sets = self.modules.sets();
-            let drained = |set: &LoadedModules, ring: &str| {
+            let drained = |set: &LoadedSet, ring: &str| {
                 let owner = |loaded: &&LoadedModule| loaded.spec.maps.iter().any(|map| map.name == ring);
                 !set.iter().find(owner).is_none_or(LoadedModule::is_busy)
             };
@@ -317,7 +321,7 @@ impl ModuleSet {
     /// Detaches all programs.
     pub fn detach(self) {
         // The threads that helped out have been told to end. One that is stuck is left: the kernel detaches when the process ends.
-        let ModuleSet { first, modules, .. } = self;
+        let Engine { first, modules, .. } = self;
         drop(first);
         let until = Instant::now() + MOMENT;
         while Arc::strong_count(&modules) > 1 && Instant::now() < until {

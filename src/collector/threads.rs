@@ -1,11 +1,11 @@
 //! The collector as the thread that answers pmcd sees it: it puts jobs into a queue and takes results from another. All jobs are for
 //! the thread that owns the modules. While that thread is stuck in one module, helper threads refresh the others.
 
+use super::desired_state::{ChangeError, DesiredState, Order};
+use super::engine::Engine;
 use super::guard::{held, inject, Fault};
-use super::module_set::ModuleSet;
 use super::modules::Modules;
 use super::prepared_module::PreparedModules;
-use super::renewal::{Order, RenewalError, Supply};
 use super::status::{is_control, AgentStatus, Orders};
 use crate::catalog::{Change, Collect, TableError};
 use crate::kit::{excerpt, EveryMinute, Table, TableId};
@@ -41,23 +41,23 @@ enum Job {
     Refresh(TableId, Table),
     /// A store: the number that its answer carries, the table, the column, and the value as text.
     Store(u64, TableId, usize, Vec<u8>),
-    Change(u64, Wish),
+    Change(u64, Request),
     Stop,
 }
 
 /// A client's order to change the modules that run.
-enum Wish {
+enum Request {
     /// Makes the modules that run match the files.
     Reload,
     Order(String, Order),
 }
 
-impl Wish {
+impl Request {
     /// The section of the order's module; empty for the whole agent.
     fn section(&self) -> &str {
         match self {
-            Wish::Reload => "",
-            Wish::Order(section, _) => section,
+            Request::Reload => "",
+            Request::Order(section, _) => section,
         }
     }
 }
@@ -153,11 +153,11 @@ impl Shared {
 
 /// Reads an order from the instance (the section of a module, with blanks as `\x20`; empty for the agent) and the value that a client
 /// stored. Refuses other values with `PM_ERR_BADSTORE`, and logs that at most once a minute.
-fn wish(instance: &[u8], value: &[u8], refusals: &mut EveryMinute) -> Result<Wish, TableError> {
+fn request(instance: &[u8], value: &[u8], refusals: &mut EveryMinute) -> Result<Request, TableError> {
     let section = String::from_utf8_lossy(instance).replace(r"\x20", " ");
     match (instance.is_empty(), value, Order::read(value)) {
-        (true, b"reload", _) => Ok(Wish::Reload),
-        (false, _, Some(order)) => Ok(Wish::Order(section, order)),
+        (true, b"reload", _) => Ok(Request::Reload),
+        (false, _, Some(order)) => Ok(Request::Order(section, order)),
         _ => {
             if let Some(more) = refusals.due() {
                 log::error!(
@@ -177,46 +177,46 @@ fn refreshed(modules: &Modules, id: TableId, mut table: Table) -> Done {
 }
 
 /// Reports modules that came and went, and wakes the other thread for it: a client may ask for a new name before anything else.
-fn tell(set: &mut ModuleSet, shared: &Shared) {
-    for change in set.take_changes() {
+fn tell(engine: &mut Engine, shared: &Shared) {
+    for change in engine.take_changes() {
         shared.finish(Done::Changed(change));
         let _ = shared.ready.write(1);
     }
 }
 
 /// Carries out a client's order, and reports modules that came and went before the order's result. Refusals are in the log.
-fn change(set: &mut ModuleSet, wish: &Wish, shared: &Shared) -> Result<(), TableError> {
-    let changed: Result<&str, RenewalError> = match wish {
-        Wish::Reload => set.reload(),
-        Wish::Order(section, order) => set.order(section, *order),
+fn change(engine: &mut Engine, request: &Request, shared: &Shared) -> Result<(), TableError> {
+    let changed: Result<&str, ChangeError> = match request {
+        Request::Reload => engine.reload(),
+        Request::Order(section, order) => engine.order(section, *order),
     };
-    tell(set, shared);
+    tell(engine, shared);
     let said = changed.as_ref().map_or_else(ToString::to_string, ToString::to_string);
-    shared.orders.end(wish.section(), said);
+    shared.orders.end(request.section(), said);
     changed.map(drop).map_err(|_| PmErr::BADSTORE.into())
 }
 
 /// The work of the thread that owns the modules: loads them, reports the result, and does jobs until `Job::Stop`.
-fn collect(load: impl FnOnce() -> ModuleSet, status: AgentStatus, shared: &Shared) {
-    let mut set = load();
-    set.modules.sets().iter().for_each(|set| set.log_outcomes());
-    set.serve_status(status);
-    let _ = shared.modules.set(Arc::downgrade(&set.modules)); // once
-    shared.finish(Done::Loaded(set.served()));
+fn collect(load: impl FnOnce() -> Engine, status: AgentStatus, shared: &Shared) {
+    let mut engine = load();
+    engine.modules.sets().iter().for_each(|set| set.log_outcomes());
+    engine.serve_status(status);
+    let _ = shared.modules.set(Arc::downgrade(&engine.modules)); // once
+    shared.finish(Done::Loaded(engine.served()));
     let _ = shared.ready.write(1);
     loop {
         inject("attend", "all");
-        set.attend(shared.call.as_fd(), None);
-        tell(&mut set, shared);
+        engine.attend(shared.call.as_fd(), None);
+        tell(&mut engine, shared);
         let _ = shared.call.read();
         while let Some(job) = shared.next() {
             let done = match job {
-                Job::Refresh(id, table) => refreshed(&set.modules, id, table),
-                Job::Store(number, id, column, value) => Done::Stored(number, set.store(id, column, &value)),
-                Job::Change(number, wish) => Done::Stored(number, change(&mut set, &wish, shared)),
-                Job::Stop => return set.leave(),
+                Job::Refresh(id, table) => refreshed(&engine.modules, id, table),
+                Job::Store(number, id, column, value) => Done::Stored(number, engine.store(id, column, &value)),
+                Job::Change(number, request) => Done::Stored(number, change(&mut engine, &request, shared)),
+                Job::Stop => return engine.leave(),
             };
-            tell(&mut set, shared);
+            tell(&mut engine, shared);
             shared.finish(done);
         }
     }
@@ -240,28 +240,28 @@ pub struct Collector {
 
 impl Collector {
     /// Starts the thread. It loads the modules, then each pair alone, calls `afterwards`, and only then takes jobs; from then on it
-    /// follows the supply, if there is one.
+    /// follows the desired state, if there is one.
     pub fn start(
         prepared: PreparedModules,
         pairs: Vec<PreparedModules>,
         btf: Option<PathBuf>,
         status: AgentStatus,
-        supply: Option<Box<dyn Supply>>,
+        desired: Option<Box<dyn DesiredState>>,
         afterwards: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<Collector> {
         let load = move || {
-            let mut set = ModuleSet::load(prepared, btf);
-            pairs.into_iter().for_each(|pair| set.add(pair));
+            let mut engine = Engine::load(prepared, btf);
+            pairs.into_iter().for_each(|pair| engine.add(pair));
             remove_other_pins();
             afterwards();
-            supply.into_iter().for_each(|supply| set.follow(supply));
-            set
+            desired.into_iter().for_each(|desired| engine.follow(desired));
+            engine
         };
         Collector::over(load, status)
     }
 
     /// Starts the thread, which calls `load` for the modules.
-    pub fn over(load: impl FnOnce() -> ModuleSet + Send + 'static, status: AgentStatus) -> std::io::Result<Collector> {
+    pub fn over(load: impl FnOnce() -> Engine + Send + 'static, status: AgentStatus) -> std::io::Result<Collector> {
         let mut collector = Collector::new(status.fetches(), status.orders())?;
         let thread = Builder::new().name("collector".into()).spawn({
             let shared = Arc::clone(&collector.shared);
@@ -310,9 +310,9 @@ impl Collector {
     }
 
     /// Returns the job for an order, and marks the order as under way.
-    fn wanted(&mut self, wish: Wish) -> Job {
-        self.shared.orders.begin(wish.section());
-        Job::Change(self.next_store(), wish)
+    fn wanted(&mut self, request: Request) -> Job {
+        self.shared.orders.begin(request.section());
+        Job::Change(self.next_store(), request)
     }
 
     fn next_store(&mut self) -> u64 {
@@ -433,7 +433,7 @@ impl Collect for Collector {
     }
 
     fn reload(&mut self) {
-        let job = self.wanted(Wish::Reload);
+        let job = self.wanted(Request::Reload);
         self.shared.put([job]);
     }
 
@@ -443,14 +443,14 @@ impl Collect for Collector {
 
     fn store(&mut self, table: TableId, column: usize, instance: &[u8], value: &[u8]) -> Result<(), TableError> {
         let is_order = is_control(table, column);
-        let wish = is_order.then(|| wish(instance, value, &mut self.refusals)).transpose()?;
+        let request = is_order.then(|| request(instance, value, &mut self.refusals)).transpose()?;
         // Where one waits, its module is stuck or an order takes its time: pmcd is not to wait for each that follows.
         let most = if is_order { ORDERS } else { 1 };
         if self.shared.stores.load(Relaxed) >= most {
             return Err(TableError::Late);
         }
-        let job = match wish {
-            Some(wish) => self.wanted(wish),
+        let job = match request {
+            Some(request) => self.wanted(request),
             None => Job::Store(self.next_store(), table, column, value.to_vec()),
         };
         self.shared.put([job]);
@@ -537,7 +537,7 @@ impl Collect for Collector {
 
 #[cfg(test)]
 mod tests {
-    use super::super::module_set::MOMENT;
+    use super::super::engine::MOMENT;
     use super::*;
 
     const ZERO: TableId = TableId::new(0);
@@ -545,8 +545,8 @@ mod tests {
 
     #[test]
     fn an_order_is_for_the_section_that_the_instance_stands_for() {
-        let wish = wish(br"my\x20disks", b"stop", &mut EveryMinute::default()).expect("an order");
-        assert_eq!(wish.section(), "my disks");
+        let request = request(br"my\x20disks", b"stop", &mut EveryMinute::default()).expect("an order");
+        assert_eq!(request.section(), "my disks");
     }
 
     fn ask(collector: &mut Collector, tables: &[TableId]) -> (Vec<TableId>, Duration) {
