@@ -61,7 +61,7 @@ static TABLE: TableSpec =
 pub const SPEC: Spec = Spec {
     name: "cgroup_net",
     summary: "TCP and UDP traffic by cgroup: services, containers, pods, virtual machines",
-    overhead: Overhead::medium("60 ns per send or receive"),
+    overhead: Overhead::medium("36 ns per send or receive"),
     needs: "cgroup v2, CONFIG_INET, and Linux 6.3, fexit or kprobes",
     tables: &[&TABLE],
     options: OPTIONS,
