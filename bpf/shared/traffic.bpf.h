@@ -13,7 +13,7 @@
 enum net_cell { TCP_SEND, TCP_RECV, UDP_SEND, UDP_RECV };
 #endif
 
-PRIVATE(OWN(reads), struct sock_read);
+PRIVATE(OWN(sock), struct sock_read);
 
 static __always_inline void OWN(moved_by)(const bool raw, struct sock *sk, enum net_cell tcp, __s64 bytes)
 {
@@ -60,7 +60,7 @@ ON_RETURN(udpv6_sendmsg, 3, int ret)
 
 ON_ENTRY(tcp_cleanup_rbuf, struct sock *sk, int copied)
 {
-	if (raw && (copied = sock_read_anew(&OWN(reads), sk, copied)) > 0)
+	if (raw && (copied = sock_read_anew(&OWN(sock), sk, copied)) > 0)
 		OWN(moved)(TCP_RECV, copied);
 }
 

@@ -79,12 +79,13 @@ impl OfCpu {
     /// Adds what was counted since the last reading. While the counters wait for their turn, nothing is added: the next turn stands for
     /// the wait before it.
     fn add(&mut self, now: Reading) {
-        let (enabled, running) = (now.enabled - self.at.enabled, now.running - self.at.running);
+        let enabled = now.enabled.saturating_sub(self.at.enabled);
+        let running = now.running.saturating_sub(self.at.running);
         if running == 0 {
             return;
         }
         for ((count, value), before) in self.counts.iter_mut().zip(now.values).zip(self.at.values) {
-            let extrapolated = u128::from(value.wrapping_sub(before)) * enabled.max(running) / running;
+            let extrapolated = u128::from(value.saturating_sub(before)) * enabled.max(running) / running;
             *count = count.wrapping_add(extrapolated as u64);
         }
         self.at = now;

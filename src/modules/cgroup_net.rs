@@ -24,7 +24,7 @@ maps! {
     rows OWNERS: cgroup_owner = "cgn_owners", taken id;
     rows ROWS: cgn_row = "cgn_rows", taken used, marked in "cgn_marks";
     rows MARKS: mark = "cgn_marks";
-    private READS: sock_read = "cgroup_net_reads";
+    private READS: sock_read = "cgroup_net_sock";
 }
 
 options! {

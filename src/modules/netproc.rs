@@ -29,7 +29,7 @@ metrics! {
 
 by_process! {
     "netproc", net_row;
-    private READS: sock_read = "netproc_reads";
+    private READS: sock_read = "netproc_sock";
 }
 
 options! {

@@ -113,7 +113,22 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-const ADDED: [Beside; 1] = [("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count")];
+const ADDED: [Beside; 14] = [
+    ("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.net.tcp.send.calls", "cgroup_net", 464, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.net.tcp.send.bytes", "cgroup_net", 464, 1, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.cgroup.net.tcp.recv.calls", "cgroup_net", 464, 2, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.net.tcp.recv.bytes", "cgroup_net", 464, 3, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.cgroup.net.udp.send.calls", "cgroup_net", 464, 4, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.net.udp.send.bytes", "cgroup_net", 464, 5, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.cgroup.net.udp.recv.calls", "cgroup_net", 464, 6, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.net.udp.recv.bytes", "cgroup_net", 464, 7, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.cgroup.net.name", "cgroup_net", 464, 8, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.hw.llc.references.count", "llcstat", 482, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.hw.llc.misses.count", "llcstat", 482, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.hw.llc.references.count", "llcstat", 483, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.hw.llc.misses.count", "llcstat", 483, 1, Type::U64, Sem::COUNTER, "count"),
+];
 
 const LATENCIES: [Histograms; 4] = [
     (

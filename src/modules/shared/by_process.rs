@@ -113,7 +113,7 @@ pub struct ProcessMaps<T> {
 /// the struct that is COUNTS in its C file.
 ///
 /// ```text
-/// by_process! { "netproc", net_row; private READS: sock_read = "netproc_reads"; }
+/// by_process! { "netproc", net_row; private READS: sock_read = "netproc_sock"; }
 /// ```
 #[macro_export]
 macro_rules! by_process {
