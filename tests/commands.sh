@@ -15,8 +15,8 @@ sudo ./tests/run --all        # every test there is, in an hour	it is what runs 
 sudo apt install ./pcp-pmda-corebcc_*.deb ./corebcc-clients_*.deb	tests/packages does
 packaging/deb DIRECTORY	tests/packages does
 sudo systemctl enable --now pmproxy	needs systemd; this script starts pmproxy
-target/debug/pmdacorebcc show bcc.disk.dev.latency     # until Ctrl-C	tests/new_module.rs builds the module and runs it
-pminfo -f bcc.disk.dev.latency	tests/new_module.rs builds the module and runs it
+target/debug/pmdacorebcc show bcc.proc.signals     # until Ctrl-C	tests/new_module.rs builds the module and runs it
+pminfo -f bcc.proc.signals	tests/new_module.rs builds the module and runs it
 UPDATE=1 cargo test --locked --test files     # rewrites corebcc.conf, the man page and docs/modules.md	it writes to the sources; tests/run runs the test itself
 cargo test --locked --test objects            # the object agrees with the declaration	tests/run runs it
 pmstore bcc.agent.control reload	the configuration here has errors; tests/process/changes.rs runs it
