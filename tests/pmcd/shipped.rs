@@ -58,7 +58,6 @@ impl Placed {
 fn files_are_put_in_place_and_taken_out_again() {
     let placed = Placed::new();
     let both = [
-        "derived/corebcc.conf",
         "pmlogconf/corebcc/agent",
         "pmlogconf/corebcc/biolatency",
         "pmlogconf/corebcc/biolatency-buckets",
