@@ -3,6 +3,7 @@
  * Each exec as one ring record. When sched_process_exec fires the new image is in place and its arguments are one block of
  * its memory. An exec that failed left the caller's registers as they were: they are followed at the return of the call.
  */
+#include "shared/latest.bpf.h"
 #include "shared/syscall.bpf.h"
 
 #define PATH_SIZE 256
@@ -13,56 +14,59 @@
 #define ARG_COUNT 32
 
 struct exec_event {
+	struct event_head head;
 	__u32 pid;
 	__u32 ppid;
 	__s32 ret;
 	__u32 length;      /* bytes of arguments behind this head, each ended by a NUL */
 	__u32 interpreted; /* an interpreter and its arguments precede the path among the arguments */
 	__u32 cut;         /* there are more arguments than these */
+	__u32 uid;
+	__u32 pad;
 	__u8 comm[16];
 	__u8 path[PATH_SIZE];
 };
 
 struct few_event {
-	struct exec_event head;
+	struct exec_event of;
 	char args[FEW_ARGS];
 };
 
 struct many_event {
-	struct exec_event head;
+	struct exec_event of;
 	char args[MANY_ARGS];
 };
 
 struct failed_event {
-	struct exec_event head;
+	struct exec_event of;
 	char args[FAILED_ARGS];
 };
 
-struct snoop_stat {
-	__u64 dropped; /* the ring was full */
-	__u64 pad[7];
-};
-
-RING(exec_events);
-
-ROWS(snoop_stats, struct snoop_stat);
+LATEST(exec)
 EXPORT(struct exec_event);
 
 const volatile bool snoop_failed;
-const volatile __u64 snoop_wake_at; /* bytes waiting in the ring from which a record wakes the agent */
+
+/* The process that runs the current one. */
+static __always_inline __u32 snoop_parent(void)
+{
+	struct task_struct *task;
+
+	if (HAS_TYPED_TASK)
+		return bpf_get_current_task_btf()->real_parent->tgid;
+	task = (void *)bpf_get_current_task();
+	return BPF_CORE_READ(task, real_parent, tgid);
+}
+
+/* Room for a record. A row is its parent's, which may run any number of programs; but its own share of the ring is enough. */
+#define SNOOP(type) EVENT_OF(exec, type, snoop_parent(), bpf_get_current_pid_tgid() >> 32)
 
 /* What success and failure have in common. */
 static __always_inline void snoop_head(struct exec_event *e, __s32 ret)
 {
-	struct task_struct *task;
-
 	e->pid = bpf_get_current_pid_tgid() >> 32;
-	if (HAS_TYPED_TASK) {
-		e->ppid = bpf_get_current_task_btf()->real_parent->tgid;
-	} else {
-		task = (void *)bpf_get_current_task();
-		e->ppid = BPF_CORE_READ(task, real_parent, tgid);
-	}
+	e->ppid = e->head.owner;
+	e->uid = bpf_get_current_uid_gid();
 	e->ret = ret;
 	bpf_get_current_comm(e->comm, sizeof(e->comm));
 }
@@ -84,31 +88,27 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 	__u64 length = GET(mm, arg_end) - start;
 
 	if (length < FEW_ARGS) {
-		struct few_event *few = bpf_ringbuf_reserve(&exec_events, sizeof(*few), 0);
+		struct few_event *few = SNOOP(struct few_event);
 
-		if (!few) {
-			LOSE(snoop_stats, dropped);
+		if (!few)
 			return;
-		}
-		snoop_exec(raw, &few->head, bprm);
+		snoop_exec(raw, &few->of, bprm);
 		BOUND(length, 255);
-		few->head.cut = 0;
-		few->head.length = bpf_probe_read_user(few->args, length, (void *)start) ? 0 : length;
-		ring_submit(&exec_events, few, snoop_wake_at);
+		few->of.cut = 0;
+		few->of.length = bpf_probe_read_user(few->args, length, (void *)start) ? 0 : length;
+		exec_done(few);
 	} else {
-		struct many_event *many = bpf_ringbuf_reserve(&exec_events, sizeof(*many), 0);
+		struct many_event *many = SNOOP(struct many_event);
 
-		if (!many) {
-			LOSE(snoop_stats, dropped);
+		if (!many)
 			return;
-		}
-		snoop_exec(raw, &many->head, bprm);
-		many->head.cut = length > MANY_ARGS - 1;
+		snoop_exec(raw, &many->of, bprm);
+		many->of.cut = length > MANY_ARGS - 1;
 		if (length > MANY_ARGS - 1)
 			length = MANY_ARGS - 1;
 		BOUND(length, 4095);
-		many->head.length = bpf_probe_read_user(many->args, length, (void *)start) ? 0 : length;
-		ring_submit(&exec_events, many, snoop_wake_at);
+		many->of.length = bpf_probe_read_user(many->args, length, (void *)start) ? 0 : length;
+		exec_done(many);
 	}
 }
 
@@ -118,12 +118,12 @@ static __always_inline void snoop_arguments(struct failed_event *failed, __u64 a
 	__u64 at = 0, pointer;
 	__s64 n;
 
-	failed->head.cut = 1;
+	failed->of.cut = 1;
 	for (int i = 0; i < ARG_COUNT && at <= FAILED_ARGS - ARG_SIZE; i++, argv += width) {
 		pointer = 0;
 		BOUND(width, 15);
 		if (bpf_probe_read_user(&pointer, width > 8 ? 8 : width, (void *)argv) || !pointer) {
-			failed->head.cut = 0;
+			failed->of.cut = 0;
 			break;
 		}
 		n = bpf_probe_read_user_str(failed->args + at, ARG_SIZE, (void *)pointer);
@@ -131,7 +131,7 @@ static __always_inline void snoop_arguments(struct failed_event *failed, __u64 a
 			break;
 		at += n ? n : 1; /* older kernels take the NUL of an empty string for nothing */
 	}
-	failed->head.length = at;
+	failed->of.length = at;
 }
 
 ON(sys_exit, struct pt_regs *regs, long ret)
@@ -153,15 +153,13 @@ ON(sys_exit, struct pt_regs *regs, long ret)
 	path = at ? SYSCALL_ARG1(regs, compat) : SYSCALL_ARG0(regs, compat);
 	argv = at ? SYSCALL_ARG2(regs, compat) : SYSCALL_ARG1(regs, compat);
 
-	failed = bpf_ringbuf_reserve(&exec_events, sizeof(*failed), 0);
-	if (!failed) {
-		LOSE(snoop_stats, dropped);
+	failed = SNOOP(struct failed_event);
+	if (!failed)
 		return;
-	}
-	snoop_head(&failed->head, ret);
-	failed->head.interpreted = 0;
-	failed->head.path[0] = 0;
-	bpf_probe_read_user_str(failed->head.path, PATH_SIZE, (void *)path);
+	snoop_head(&failed->of, ret);
+	failed->of.interpreted = 0;
+	failed->of.path[0] = 0;
+	bpf_probe_read_user_str(failed->of.path, PATH_SIZE, (void *)path);
 	snoop_arguments(failed, argv, compat ? 4 : 8);
-	ring_submit(&exec_events, failed, snoop_wake_at);
+	exec_done(failed);
 }

@@ -188,22 +188,23 @@ wants_bpf_names() {
 	[ -f "$config" ] && grep -Eiq '^bpf_names[[:space:]]*[=:][[:space:]]*(1|yes|true|on)[[:space:]]*$' "$config"
 }
 
-netproc='^[Mm][Oo][Dd][Uu][Ll][Ee][[:space:]]*[=:][[:space:]]*netproc[[:space:]]*$'
-# set_bpf_names on|off: a line of its own in the configuration's section of netproc, or none
+# the line that begins a section of a module which pmdabpf has, too
+as_pmdabpf='^[Mm][Oo][Dd][Uu][Ll][Ee][[:space:]]*[=:][[:space:]]*(netproc|execsnoop|exitsnoop|oomkill)[[:space:]]*$'
+# set_bpf_names on|off: a line of its own in the configuration's sections of these modules, or none
 set_bpf_names() {
-	if [ ! -f "$config" ] || ! grep -Eq "$netproc" "$config"; then
+	if [ ! -f "$config" ] || ! grep -Eq "$as_pmdabpf" "$config"; then
 		[ "$1" = off ] && return
-		echo "no section with module = netproc in $config; add one, as in $(pwd)/corebcc.conf.default" >&2
+		echo "no section with module = netproc, execsnoop, exitsnoop or oomkill in $config; add one, as in $(pwd)/corebcc.conf.default" >&2
 		return 1
 	fi
 	replace "$config" with_bpf_names "$1"
 }
-# with_bpf_names on|off: the configuration, with that line or without
+# with_bpf_names on|off: the configuration, with these lines or without
 with_bpf_names() {
-	awk -v on="$1" -v netproc="$netproc" '
+	awk -v on="$1" -v as_pmdabpf="$as_pmdabpf" '
 		tolower($0) ~ /^bpf_names[ \t]*[=:]/ { next }
 		{ print }
-		on == "on" && $0 ~ netproc { print "bpf_names = True" }' "$config"
+		on == "on" && $0 ~ as_pmdabpf { print "bpf_names = True" }' "$config"
 }
 
 # whether pmdabpf is registered

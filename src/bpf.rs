@@ -217,10 +217,16 @@ pub unsafe trait Record: Copy {}
 
 // SAFETY: two integers.
 unsafe impl Record for types::filter_ask {}
+// SAFETY: three integers.
+unsafe impl Record for types::event_head {}
+// SAFETY: integers and arrays of bytes, without a gap: five words of 64 bits, six of 32 bits, then bytes.
+unsafe impl Record for types::exit_event {}
+// SAFETY: as that.
+unsafe impl Record for types::oom_event {}
 // SAFETY: integers and arrays of bytes; `pad` is a member.
 unsafe impl Record for types::tcp_session {}
 // SAFETY: integers and arrays of them; `pad` is a member.
 unsafe impl Record for types::prof_sample {}
 
-// SAFETY: integers and arrays of bytes, without a gap: six words of 32 bits, then bytes.
+// SAFETY: integers and arrays of bytes; `pad` is a member.
 unsafe impl Record for types::exec_event {}

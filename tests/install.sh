@@ -156,7 +156,7 @@ if ! grep -q '^bpf[[:space:]]' "$PCP_PMCDCONF_PATH"; then
 	cp "$config" "$scratch/config"
 	run "pmdabpf's names on demand, by the command on the path" / bpf-names on
 	check "clients find them" pminfo -f bpf.proc.net.tcp.send.packets
-	check "the configuration has its line, once" lines "^bpf_names" "$config" 1
+	check "each section of such a module has its line, once" lines "^bpf_names" "$config" "$(grep -Ec '^module = (netproc|execsnoop|exitsnoop|oomkill)$' "$config")"
 	cp "$config" "$scratch/asking"
 	(cd "$PCP_VAR_DIR/pmns" && pmnsdel -n root bpf)
 	run "Upgrade of a name space that lost them" "$pmda" ./Upgrade
@@ -166,7 +166,7 @@ if ! grep -q '^bpf[[:space:]]' "$PCP_PMCDCONF_PATH"; then
 	check "they are refused where pmdabpf is registered" not "$pmda/bpf-names" on
 	run "Upgrade after pmdabpf was registered" "$pmda" ./Upgrade
 	check "it takes them out of the name space" lines '^[[:space:]]+bpf[[:space:]]' "$root" 0
-	check "it takes the line out of the configuration" cmp "$scratch/config" "$config"
+	check "it takes the lines out of the configuration" cmp "$scratch/config" "$config"
 	cat "$scratch/conf" >"$PCP_PMCDCONF_PATH"
 	run "pmdabpf's names again" "$pmda" ./bpf-names on
 	run "pmdabpf's names, a second time" "$pmda" ./bpf-names on

@@ -164,6 +164,7 @@ fn no_room_uses_one_that_the_arrows_do_not_lead_to() {
                     "function",
                     "file_system",
                     "by_process",
+                    "latest",
                     "user_code",
                     "module_log",
                 ]

@@ -265,6 +265,7 @@ WORKLOADS = {
     "cgroup_runq": switch,
     "execsnoop": spawn,
     "exectop": spawn,
+    "exitsnoop": spawn,
     "ext4dist": files,
     "klockstat": contend,
     "kprobe_hits": files,

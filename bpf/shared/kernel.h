@@ -176,6 +176,14 @@ struct folio___order {
 struct address_space;
 struct buffer_head;
 
+typedef struct {
+	int counter;
+} atomic_t;
+
+typedef struct {
+	__s64 counter;
+} atomic_long_t;
+
 /* scheduler */
 struct sched_info {
 	unsigned long pcount;
@@ -193,6 +201,24 @@ struct cfs_rq {
 
 struct sched_entity {
 	struct cfs_rq *cfs_rq;
+	__u64 sum_exec_runtime;
+};
+
+/* what the threads of a process share; live: how many have not begun to end */
+struct signal_struct {
+	atomic_t live;
+	int group_exit_code;
+	unsigned int flags;
+	unsigned long long sum_sched_runtime; /* of threads that were reaped */
+};
+
+struct kernel_siginfo {
+	int si_code;
+};
+
+/* 6.16 and later: the tracepoint says whether a thread is the last of its process */
+struct trace_event_raw_sched_process_exit {
+	__u8 group_dead;
 };
 
 /* x86: whether the system call came by the 32-bit entry */
@@ -200,10 +226,41 @@ struct thread_info {
 	__u32 status;
 };
 
-/* where the arguments of the program are in its memory */
+struct mm_rss_stat {
+	atomic_long_t count[4];
+};
+
+/* where the arguments of the program are in its memory, and how many pages it has by kind */
 struct mm_struct {
 	unsigned long arg_start;
 	unsigned long arg_end;
+	struct mm_rss_stat rss_stat;
+};
+
+struct percpu_counter {
+	__s64 count;
+};
+
+/* 6.2 and later */
+struct mm_struct___percpu {
+	struct percpu_counter rss_stat[4];
+};
+
+typedef struct {
+	__u32 val;
+} kuid_t;
+
+struct cred {
+	kuid_t uid;
+};
+
+struct oom_control {
+	struct mem_cgroup *memcg;
+	unsigned long totalpages;
+};
+
+struct trace_event_raw_mark_victim {
+	__u32 uid;
 };
 
 struct task_struct {
@@ -220,6 +277,9 @@ struct task_struct {
 	struct sched_info sched_info;
 	struct sched_entity se;
 	struct css_set *cgroups;
+	struct signal_struct *signal;
+	const struct cred *cred;
+	int exit_code;
 };
 
 /* before 5.14 */

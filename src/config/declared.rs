@@ -53,7 +53,7 @@ const fn described(name: &'static str, doc: &'static str) -> SettingDef {
 }
 
 /// Modules of the default configuration.
-pub const DEFAULT_MODULES: &str = "biolatency,runqlat,netproc";
+pub const DEFAULT_MODULES: &str = "biolatency,runqlat,netproc,oomkill";
 
 /// The options of `[pmda]`; any other one there is an error.
 pub const PMDA: &[SettingDef] = &[

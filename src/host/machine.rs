@@ -1,11 +1,12 @@
 //! Sizes of the machine for maps, read from sysfs and procfs. A file that cannot be read counts as a small machine.
 
 use crate::kit::Host;
+use nix::time::{clock_gettime, ClockId};
 use nix::unistd::{sysconf, SysconfVar};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Reads the sizes of this machine.
 pub fn host() -> Host {
@@ -36,9 +37,22 @@ fn requests_of(disk: &Path) -> usize {
     }
 }
 
+/// Returns the size of a page of memory in bytes.
+pub fn page_size() -> u64 {
+    sysconf(SysconfVar::PAGE_SIZE).ok().flatten().map_or(4096, |size| size as u64)
+}
+
 /// Returns the seconds since 1970; 0 if the clock is before that.
 pub fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Converts a time of the monotonic clock, in nanoseconds, to milliseconds since 1970.
+pub fn since_1970(monotonic: u64) -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+    let ago = now.saturating_sub(Duration::from_nanos(monotonic));
+    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    today.saturating_sub(ago).as_millis() as u64
 }
 
 /// Returns the highest possible CPU id plus one, for rows indexed by id. Ids can have gaps, so there may be fewer CPUs.

@@ -24,7 +24,7 @@ pub use error::HostError;
 pub use executables::{mapped, Mapped, ProbeFile, ProbeFiles};
 pub use identity::ProcessIdentity;
 pub use libraries::{library, program_or_library};
-pub use machine::{cpus, host, online_cpus, seconds_since_1970};
+pub use machine::{cpus, host, online_cpus, page_size, seconds_since_1970, since_1970};
 pub use process_symbols::Symbol;
 pub use processes::{cmdline, comm, command_word, exists, in_namespace, until_nul, with_sockets, Process, Watch};
 pub use regular::{open_regular, open_regular_of};

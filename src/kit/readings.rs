@@ -1,6 +1,6 @@
 //! Readings: the usual ways to fill a table from maps.
 
-use super::{text, Declared, Fine, Kernel, Metric, Row, Rows, Spec, Table, TableSpec};
+use super::{text, Declared, Fine, Kernel, Metric, Row, RowMut, Rows, Spec, Table, TableSpec};
 use crate::bpf::types::fine_hist;
 use crate::bpf::Field;
 use std::collections::BTreeMap;
@@ -19,12 +19,16 @@ pub struct Sums<T: 'static> {
 impl<T> Sums<T> {
     /// Fills its columns with the values as of now.
     pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+        self.row(kernel, table);
+    }
+
+    /// Fills its columns, and returns the row for others.
+    pub fn row<'a>(&self, kernel: &dyn Kernel, table: &'a mut Table) -> RowMut<'a> {
         let rows = kernel.rows(self.rows);
-        let mut cells = table.single();
-        for (metric, fields) in self.cells {
+        self.cells.iter().fold(table.single(), |cells, (metric, fields)| {
             let sum = fields.iter().fold(0u64, |sum, &field| sum.wrapping_add(rows.sum(field)));
-            cells = cells.set(*metric, sum);
-        }
+            cells.set(*metric, sum)
+        })
     }
 }
 

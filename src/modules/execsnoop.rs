@@ -1,10 +1,10 @@
 //! The latest execs, with their arguments. Kernel side: bpf/execsnoop.bpf.c, one ring record per exec.
 
-use crate::bpf::{record, types, types::exec_event, types::snoop_stat};
-use crate::host::until_nul;
+use super::shared::latest::{Columns, Latest};
+use crate::bpf::{record, types, types::exec_event};
+use crate::host::{until_nul, Cgroups, Controller};
 use crate::kit::*;
-use crate::{maps, metrics, options, tracepoint};
-use std::collections::VecDeque;
+use crate::{latest, metrics, options, tracepoint};
 
 metrics! {
     COMM: str = 0 "proc.exec.comm" INSTANT NONE "command name after the exec";
@@ -14,10 +14,43 @@ metrics! {
     ARGS: str = 4 "proc.exec.args" INSTANT NONE "path and arguments";
 }
 
-maps! {
-    ring EVENTS: exec_event = "exec_events", lost snoop_stat.dropped in "snoop_stats";
-    rows STATS: snoop_stat = "snoop_stats";
+/// The same with all that pmdabpf has, in one instance domain.
+mod rows {
+    use super::*;
+
+    metrics! {
+        COMM: str = 0 "proc.execs.comm" | "bpf.execsnoop.comm" INSTANT NONE "command name after the exec";
+        PID: u32 = 1 "proc.execs.pid" | "bpf.execsnoop.pid" INSTANT NONE "process id";
+        PPID: u32 = 2 "proc.execs.ppid" | "bpf.execsnoop.ppid" INSTANT NONE "process id of the parent";
+        RET: i32 = 3 "proc.execs.ret" | "bpf.execsnoop.ret" INSTANT NONE "result of the exec: 0 or a negative error number";
+        ARGS: str = 4 "proc.execs.args" | "bpf.execsnoop.args" INSTANT NONE "path and arguments";
+        UID: u32 = 5 "proc.execs.uid" | "bpf.execsnoop.uid" INSTANT NONE "user that executed the program";
+        TIME: u64 = 6 "proc.execs.time" INSTANT MSEC "when the program was executed, since 1970";
+        SEQ: u64 = 7 "proc.execs.seq" INSTANT NONE "number of the row, which tells a new row from one that moved";
+        CGROUP_PATH: str = 8 "proc.execs.cgroup_path" INSTANT NONE "path of the cgroup of the process, in cgroup v2";
+    }
+
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "the latest execs, as pmdabpf has them",
+        cluster: 312,
+        shape: Shape::Rows { count: "process_count", order: RowOrder::Latest },
+        metrics: METRICS,
+        ..TableSpec::NEW
+    };
+
+    pub const COLUMNS: Columns = Columns { time: TIME, seq: SEQ, cgroup_path: CGROUP_PATH };
+
+    pub fn put(row: RowMut<'_>, Exec { event, args }: &Exec) {
+        row.text(COMM, until_nul(&event.comm))
+            .set(PID, event.pid)
+            .set(PPID, event.ppid)
+            .set(RET, event.ret)
+            .text(ARGS, args)
+            .set(UID, event.uid);
+    }
 }
+
+latest! { "exec", exec_event, rows::COLUMNS; }
 
 options! {
     /// Include execs that failed. This costs every process 70 ns per system call, and needs CONFIG_FTRACE_SYSCALLS.
@@ -32,6 +65,9 @@ options! {
     process_count: RowCount = RowCount(20);
     /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer. Sizes below 16 count as 16.
     buffer_page_count: Pages = Pages(64);
+    /// Also export the metrics under pmdabpf's names, below bpf., for clients of PCP 6.2 and later. The script bpf-names sets it
+    /// and tells pmcd.
+    bpf_names: bool = false;
 }
 
 static EXEC: Hook = tracepoint!("sched_process_exec");
@@ -49,7 +85,7 @@ pub const SPEC: Spec = Spec {
     name: "execsnoop",
     summary: "new programs with their arguments",
     overhead: Overhead::low("1.1 us per exec"),
-    tables: &[&TABLE],
+    tables: &[&TABLE, &rows::TABLE],
     options: OPTIONS,
     hooks: &[&EXEC, &RETURN],
     maps: MAPS,
@@ -69,30 +105,28 @@ struct Execsnoop {
     options: Options,
     /// True if arguments are shown; patterns are matched against them in any case.
     shows_arguments: bool,
-    /// The latest execs, the latest first.
-    execs: VecDeque<Exec>,
-    /// Number of execs that were added to them so far.
-    events: u64,
+    latest: Latest<Exec>,
 }
 
 impl Execsnoop {
     fn new(options: Options, shows_arguments: bool) -> Execsnoop {
-        Execsnoop { options, shows_arguments, execs: VecDeque::new(), events: 0 }
+        let pages = Pages(options.buffer_page_count.0.max(LEAST_PAGES.0));
+        let latest = Latest::new(&LATEST, options.process_count, pages, Cgroups::of(Controller::Unified).ok());
+        Execsnoop { options, shows_arguments, latest }
     }
 
     fn drain(&mut self, kernel: &dyn Kernel) {
-        let Execsnoop { options, shows_arguments, execs, events } = self;
-        kernel.drain(&EVENTS, &mut |bytes| {
-            let Some(event) = record::<exec_event>(bytes) else { return };
+        let Execsnoop { options, shows_arguments, latest } = self;
+        latest.drain(kernel, |bytes| {
+            let event = record::<exec_event>(bytes)?;
             let block = bytes.get(size_of::<exec_event>()..).unwrap_or_default();
             let block = block.get(..event.length as usize).unwrap_or_default();
             let args = arguments(&event, block, options.max_args.0 as usize);
-            if options.command.matches(until_nul(&event.comm)) && options.args.matches(&args) {
-                let args = if *shows_arguments { args } else { arguments(&event, block, 1) };
-                *events += 1;
-                execs.push_front(Exec { event, args });
-                execs.truncate(options.process_count.0 as usize);
+            if !options.command.matches(until_nul(&event.comm)) || !options.args.matches(&args) {
+                return None;
             }
+            let args = if *shows_arguments { args } else { arguments(&event, block, 1) };
+            Some(Exec { event, args })
         });
     }
 }
@@ -122,46 +156,34 @@ fn arguments(event: &exec_event, block: &[u8], most: usize) -> Vec<u8> {
 
 impl Module for Execsnoop {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        let ring = self.options.buffer_page_count.bytes().max(LEAST_PAGES.bytes());
-        constants.snoop_wake_at = ring as u64 / 2;
+        constants.exec_ring = self.latest.plan(host, plan);
         constants.snoop_failed = self.options.include_failed;
         plan.attach(&EXEC);
         if self.options.include_failed {
             plan.attach(&RETURN);
         }
-        plan.entries(EVENTS.name, ring);
-        plan.entries(STATS.def.name, host.cpus);
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         Running::of(*self)
-            .table(&TABLE, Self::refresh)
-            .woken(Self::drain)
-            .events(|module| module.events)
-            .losses(Self::losses)
+            .table(&TABLE, |module, kernel, table| {
+                module.drain(kernel);
+                module.latest.each(table, |row, exec| {
+                    row.text(COMM, until_nul(&exec.event.comm))
+                        .set(PID, exec.event.pid)
+                        .set(PPID, exec.event.ppid)
+                        .set(RET, exec.event.ret)
+                        .text(ARGS, &exec.args);
+                });
+            })
+            .table(&rows::TABLE, |module, kernel, table| {
+                module.drain(kernel);
+                module.latest.fill(table, rows::put);
+            })
+            .tick(Self::drain)
+            .events(|module| module.latest.events())
+            .losses(|module, kernel, each| module.latest.losses(kernel, each))
             .started()
-    }
-}
-
-impl Execsnoop {
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.drain(kernel);
-        for (row, exec) in self.execs.iter().enumerate() {
-            table
-                .indexed(row as u32)
-                .text(COMM, until_nul(&exec.event.comm))
-                .set(PID, exec.event.pid)
-                .set(PPID, exec.event.ppid)
-                .set(RET, exec.event.ret)
-                .text(ARGS, &exec.args);
-        }
-    }
-
-    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        each(
-            "ring-full: execs dropped because the ring buffer was full; buffer_page_count should be increased",
-            kernel.rows(STATS).sum(snoop_stat::dropped),
-        );
     }
 }
 
@@ -224,6 +246,22 @@ mod tests {
         assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"ls")));
         assert_eq!(table.value(0, RET.column), Some(Atom::I32(0)));
         assert_eq!(table.value(0, ARGS.column), Some(Atom::Str(b"/bin/ls -l")));
+    }
+
+    #[test]
+    fn both_tables_have_the_same_rows() {
+        let fake = Fake::new();
+        for pid in 1..=3 {
+            let (event, args) = exec(pid, "/bin/ls", b"ls\0-l\0");
+            send(&fake, (exec_event { uid: 1000, ..event }, args));
+        }
+        let module = start(module("process_count = 2"));
+        let (ours, pmdabpfs) = (fake.filled(&TABLE, &module), fake.filled(&rows::TABLE, &module));
+        for row in 0..2 {
+            let cells = |table: &Table| [0, 1, 2, 3, 4].map(|column| format!("{:?}", table.value(row, column)));
+            assert_eq!(cells(&ours), cells(&pmdabpfs));
+        }
+        assert_eq!([5, 7].map(|column| pmdabpfs.value(0, column)), [Atom::U32(1000), Atom::U64(3)].map(Some));
     }
 
     #[test]

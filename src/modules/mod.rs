@@ -11,11 +11,13 @@ mod cgroup_net;
 mod cgroup_runq;
 mod execsnoop;
 mod exectop;
+mod exitsnoop;
 mod ext4dist;
 mod klockstat;
 mod kprobe_hits;
 mod llcstat;
 mod netproc;
+mod oomkill;
 mod profile;
 mod runqlat;
 pub(crate) mod shared;
@@ -48,6 +50,7 @@ pub const MODULES: &[&Spec] = &[
     &tcpperpid::SPEC,
     &tcptop::SPEC,
     &exectop::SPEC,
+    &exitsnoop::SPEC,
     &tracepoint_hits::SPEC,
     &uprobe_hits::SPEC,
     &usdt_hits::SPEC,
@@ -63,6 +66,7 @@ pub const MODULES: &[&Spec] = &[
     &klockstat::SPEC,
     &profile::SPEC,
     &netproc::SPEC,
+    &oomkill::SPEC,
     &execsnoop::SPEC,
     &syscount::SPEC,
     &cgroup_disk::SPEC,

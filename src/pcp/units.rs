@@ -43,6 +43,8 @@ impl Units {
     pub const COUNT: Units = Units::NONE.count(1, 0);
     /// Bytes.
     pub const BYTE: Units = Units::NONE.space(1, Space::Byte);
+    /// Kilobytes (2^10 bytes).
+    pub const KBYTE: Units = Units::NONE.space(1, Space::Kbyte);
     /// Megabytes (2^20 bytes).
     pub const MBYTE: Units = Units::NONE.space(1, Space::Mbyte);
     /// Nanoseconds.

@@ -308,6 +308,18 @@ mod tests {
     }
 
     #[test]
+    fn of_numbered_events_none_is_shown_twice() {
+        let mut table = Table::new(15);
+        for seq in [9u64, 8, 5, 2] {
+            table.indexed(0).set(Metric::<u32>::new(0), seq as u32).set(Metric::<u64>::new(13), seq);
+        }
+        let lines = drawn("proc.exit.pid", &table, Some(&Table::new(15)), Some(4));
+        assert_eq!(lines[1], "pid");
+        assert_eq!(lines[2..4].iter().map(|line| line.trim()).collect::<Vec<_>>(), ["8", "9"], "5 is an earlier one's");
+        assert!(lines[4].starts_with("(2 more that were not kept"), "{lines:?}");
+    }
+
+    #[test]
     fn control_characters_of_names_are_not_printed() {
         let mut table = Table::new(8);
         table.process(77, b"000077 a\x1bb").set(Metric::<u64>::new(1), 5);

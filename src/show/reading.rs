@@ -208,13 +208,25 @@ impl Reading<'_> {
         let all = self.table.len();
         let (count, unkept) = match self.new {
             Some(new) if !in_place => {
-                let shown = usize::try_from(new).unwrap_or(usize::MAX).min(all);
+                let shown = self.numbered_after(new).unwrap_or(usize::try_from(new).unwrap_or(usize::MAX).min(all));
                 (shown, new - shown as u64)
             }
             _ => (all, 0),
         };
         let has_value = |row: &usize| self.of.columns.iter().any(|&column| self.table.value(*row, column).is_some());
         ((0..count).filter(has_value).collect(), unkept)
+    }
+
+    /// Returns how many rows belong to the latest events, of this number, where rows bear the numbers of their events: of one process
+    /// older rows may have gone first.
+    fn numbered_after(&self, new: u64) -> Option<usize> {
+        let column = self.of.table.spec.metrics.iter().position(|metric| metric.name.ends_with(".seq"))?;
+        let number = |row| match self.table.value(row, column) {
+            Some(Atom::U64(number)) => Some(number),
+            _ => None,
+        };
+        let latest = number(0)?;
+        Some((0..self.table.len()).filter_map(number).take_while(|&number| number + new > latest).count())
     }
 
     /// True if no counter of a row grew. The agent's own metrics are shown in any case.

@@ -65,11 +65,13 @@ fn files_are_put_in_place_and_taken_out_again() {
         "pmlogconf/corebcc/cgroup_disk-buckets",
         "pmlogconf/corebcc/cgroup_net",
         "pmlogconf/corebcc/cgroup_runq",
+        "pmlogconf/corebcc/exitsnoop",
         "pmlogconf/corebcc/ext4dist",
         "pmlogconf/corebcc/ext4dist-buckets",
         "pmlogconf/corebcc/llcstat",
         "pmlogconf/corebcc/metric-status",
         "pmlogconf/corebcc/netproc",
+        "pmlogconf/corebcc/oomkill",
         "pmlogconf/corebcc/runqlat",
         "pmlogconf/corebcc/runqlat-buckets",
         "pmlogconf/corebcc/status",
@@ -172,9 +174,9 @@ fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
     assert_eq!(placed.files().iter().filter(|name| !name.starts_with("agent")).collect::<Vec<_>>(), ["bin/bpf-names"]);
 }
 
-/// A change by bpf-names only concerns its own line.
+/// A change by bpf-names only concerns its own lines.
 #[test]
-fn bpf_names_edits_its_own_line_of_the_configuration() {
+fn bpf_names_edits_its_own_lines_of_the_configuration() {
     let placed = Placed(TempDir::new().unwrap());
     let file = placed.path("etc/corebcc/corebcc.conf");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -186,7 +188,11 @@ fn bpf_names_edits_its_own_line_of_the_configuration() {
         assert_eq!(text(), before);
         placed.script("set_bpf_names on; wants_bpf_names");
         let on = text();
-        assert_eq!(on.replacen("netproc\nbpf_names = True\n", "netproc\n", 1), before);
+        let sections = ["netproc", "execsnoop", "exitsnoop", "oomkill"].iter();
+        let off = sections.fold(on.clone(), |text, module| {
+            text.replacen(&format!("{module}\nbpf_names = True\n"), &format!("{module}\n"), 1)
+        });
+        assert_eq!(off, before);
         placed.script("set_bpf_names on");
         assert_eq!(text(), on);
         placed.script("set_bpf_names off; ! wants_bpf_names");

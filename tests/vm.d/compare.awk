@@ -64,6 +64,7 @@ part == "values" && NF == 1 && $1 !~ /^[0-9]/ { section = $1; next }
 part == "values" { if (sub(/^instance +/, "") && NF == 1) { section = $1; next } }
 part == "values" && /^ *pid +comm +laddr .* duration\[us\]$/ { section = "tcplife"; next }
 part == "values" && /^ *pid +comm +laddr .* rx\[B\] +tx\[B\]$/ { section = "tcptop"; next }
+part == "values" && /^ *pid +tid +ppid +uid +comm / { section = "exitsnoop"; next }
 part == "values" && /^ *comm +pid +ppid +ret +args$/ { section = "execsnoop"; next }
 part == "values" && /^ *count +avg\[ns\] +cml\[ns\]$/ { section = "syscount"; next }
 part == "values" && /^ *count +fail +avg\[ns\] +cml\[ns\]$/ { section = "kprobe_hits"; next }
@@ -94,6 +95,7 @@ part == "values" && section == "count" && NF == 2 && $1 ~ /:[0-9]+::.*:[0-9]+$/ 
 	next
 }
 part == "values" && section == "count" && NF == 2 { execs[pass, $1] = $2 }
+part == "values" && section == "exitsnoop" && $3 == load[pass, "pid"] && $5 " " $6 " " $7 == "counted 0 0" { ended[pass]++ }
 part == "values" && section == "execsnoop" && $4 == load[pass, "pid"] && $2 " " $5 " " $6 == "counted 0 /bin/counted" && NF == 6 { snooped[pass]++ }
 part == "values" && section == "execsnoop" && $3 == load[pass, "pid"] && $2 " " $5 " " $6 " " $7 " " $NF == "load 0 /bin/load /dev/nvme0n1 repeat-segments" { snooped_load[pass]++ }
 part == "values" && section == "tcptop" && $2 == load[pass, "pid"] && $3 == "load" {
@@ -246,6 +248,8 @@ function fault(module) {
 	if (module == "execsnoop")
 		return exactly("execs of `counted` by the load", snooped[pass], load[pass, "children"]) \
 			exactly("execs of the load", snooped_load[pass], 1)
+	if (module == "exitsnoop")
+		return exactly("ends of `counted` by the load", ended[pass], load[pass, "children"])
 	if (module == "tcpretrans")
 		return repeated_of_load()
 	if (module == "tcptop")

@@ -3,14 +3,12 @@
 use super::disks::{DiskHistograms, MOST_DISKS};
 use super::{Operation, EPOCHS, SLOWESTS};
 use crate::bpf::types::{bio_epoch, bio_slowest};
-use crate::host::{exists, series_name, until_nul};
+use crate::host::{exists, since_1970, until_nul};
 use crate::kit::{Kernel, Row, Shape, Table, TableSpec, Window};
 use crate::metrics;
 use crate::modules::shared::block::SubmitterTable;
-use crate::modules::shared::cgroups::{find_all, Tree};
-use nix::time::{clock_gettime, ClockId};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use crate::modules::shared::cgroups::{CgroupPaths, Tree};
+use std::collections::{BTreeMap, VecDeque};
 
 metrics! {
     TIME: u64 = 0 "disk.slowest.time" INSTANT USEC "time of the slowest recent request of the disk, from allocation to completion";
@@ -65,9 +63,7 @@ pub struct Slowest {
     taken: Vec<u64>,
     /// The slowest request of each part of the window that has one, by disk.
     disks: BTreeMap<u64, VecDeque<(u64, Exemplar)>>,
-    tree: Option<Box<dyn Tree + Send>>,
-    /// Paths of the cgroups of these requests; `None` for a cgroup that was gone before it was looked for.
-    paths: HashMap<u64, Option<Vec<u8>>>,
+    cgroups: CgroupPaths,
 }
 
 impl Slowest {
@@ -79,8 +75,7 @@ impl Slowest {
             epoch: 0,
             taken: Vec::new(),
             disks: BTreeMap::new(),
-            tree: tree.map(|tree| Box::new(tree) as Box<dyn Tree + Send>),
-            paths: HashMap::new(),
+            cgroups: CgroupPaths::new(tree),
         }
     }
 
@@ -99,21 +94,7 @@ impl Slowest {
                 parts.pop_front();
             }
         }
-        self.name_cgroups();
-    }
-
-    /// Finds the paths of new cgroups while they exist, in one walk.
-    fn name_cgroups(&mut self) {
-        let Some(tree) = &self.tree else { return };
-        let all = self.disks.values().flatten().map(|(_, exemplar)| exemplar.cgroup);
-        let ids: HashSet<u64> = all.filter(|&id| id != 0).collect();
-        self.paths.retain(|id, _| ids.contains(id));
-        let mut unknown: HashSet<u64> = ids.into_iter().filter(|id| !self.paths.contains_key(id)).collect();
-        let paths = &mut self.paths;
-        find_all(&**tree, &mut unknown, &mut |cgroup| {
-            paths.insert(cgroup.id, Some(series_name(&cgroup)));
-        });
-        paths.extend(unknown.into_iter().map(|id| (id, None)));
+        self.cgroups.keep(self.disks.values().flatten().map(|(_, exemplar)| exemplar.cgroup));
     }
 
     fn take(&mut self, kernel: &dyn Kernel, part: u64) {
@@ -158,7 +139,7 @@ impl Slowest {
             if slowest.cgroup != 0 {
                 row = row.set(CGROUP, slowest.cgroup);
             }
-            if let Some(Some(path)) = self.paths.get(&slowest.cgroup) {
+            if let Some(path) = self.cgroups.path(slowest.cgroup) {
                 row.text(CGROUP_PATH, path);
             }
         }
@@ -195,14 +176,6 @@ fn check(epoch: u64, words: &[u64]) -> u64 {
     words.iter().fold(epoch, |check, word| check.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(*word))
 }
 
-/// Converts a time of the monotonic clock, in nanoseconds, to milliseconds since 1970.
-fn since_1970(monotonic: u64) -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
-    let ago = now.saturating_sub(Duration::from_nanos(monotonic));
-    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    today.saturating_sub(ago).as_millis() as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::disks::tests::{cell, disks, VDA};
@@ -213,6 +186,7 @@ mod tests {
     use crate::modules::shared::block::tests::fake as submitters;
     use crate::modules::shared::cgroups::tests::Directories;
     use crate::pcp::Atom;
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
     fn slowest_of(tree: Directories) -> Slowest {
         Slowest::new(Window(Duration::from_secs(12)), Some(tree))
@@ -314,7 +288,7 @@ mod tests {
         };
         assert_eq!((path(&slowest).as_deref(), tree.walks()), (Some("/system.slice/backup.service"), 1));
         slowest.tick(&fake, 12);
-        assert!(slowest.paths.is_empty(), "it is forgotten with its request");
+        assert_eq!(slowest.cgroups.path(5), None, "it is forgotten with its request");
         write(&fake, 0, 900, 2_000);
         slowest.tick(&fake, 13);
         slowest.tick(&fake, 14);

@@ -94,7 +94,7 @@ impl Tree for Cgroups {
 
 /// Passes the cgroups with these ids to `found`, and removes their ids; ids that remain belong to no cgroup. Without ids there is no
 /// walk.
-pub fn find_all(tree: &dyn Tree, ids: &mut HashSet<u64>, found: &mut dyn FnMut(Cgroup)) {
+fn find_all(tree: &dyn Tree, ids: &mut HashSet<u64>, found: &mut dyn FnMut(Cgroup)) {
     if ids.is_empty() {
         return;
     }
@@ -103,6 +103,38 @@ pub fn find_all(tree: &dyn Tree, ids: &mut HashSet<u64>, found: &mut dyn FnMut(C
             found(cgroup);
         }
     });
+}
+
+/// Paths of the cgroups that a table shows, found while they exist.
+pub struct CgroupPaths {
+    tree: Option<Box<dyn Tree + Send>>,
+    /// Paths by id; `None` for a cgroup that was gone before it was looked for.
+    paths: HashMap<u64, Option<Vec<u8>>>,
+}
+
+impl CgroupPaths {
+    /// Makes an empty list. Without `tree` no cgroup has a path.
+    pub fn new<T: Tree + Send + 'static>(tree: Option<T>) -> CgroupPaths {
+        CgroupPaths { tree: tree.map(|tree| Box::new(tree) as Box<dyn Tree + Send>), paths: HashMap::new() }
+    }
+
+    /// Finds the paths of new ids in one walk, and forgets those of other ids. Id 0 is no cgroup.
+    pub fn keep(&mut self, ids: impl Iterator<Item = u64>) {
+        let Some(tree) = &self.tree else { return };
+        let ids: HashSet<u64> = ids.filter(|&id| id != 0).collect();
+        self.paths.retain(|id, _| ids.contains(id));
+        let mut unknown: HashSet<u64> = ids.into_iter().filter(|id| !self.paths.contains_key(id)).collect();
+        let paths = &mut self.paths;
+        find_all(&**tree, &mut unknown, &mut |cgroup| {
+            paths.insert(cgroup.id, Some(series_name(&cgroup)));
+        });
+        paths.extend(unknown.into_iter().map(|id| (id, None)));
+    }
+
+    /// Returns the path of a cgroup that was kept.
+    pub fn path(&self, id: u64) -> Option<&[u8]> {
+        self.paths.get(&id)?.as_deref()
+    }
 }
 
 /// Histograms of cgroups with their windows.

@@ -7,6 +7,7 @@ pub mod flows;
 pub mod fsdist;
 pub mod groups;
 pub mod hits;
+pub mod latest;
 pub mod process_counts;
 pub mod runtimes;
 pub mod stacks;
