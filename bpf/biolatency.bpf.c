@@ -7,6 +7,7 @@
 #include "shared/block_times.bpf.h"
 #include "shared/owned.bpf.h"
 #include "shared/groups.bpf.h"
+#include "shared/latest.bpf.h"
 #include "shared/owners.bpf.h"
 
 /*
@@ -64,6 +65,28 @@ struct bio_slowest {
 	__u64 pad[4];
 };
 
+/* A request that took long: with the option slow. */
+struct bio_slow {
+	struct event_head head; /* the cgroup is the one that the request is accounted to */
+	__u64 disk; /* as in bio_row */
+	__u64 total;
+	__u64 queue; /* of it until the issue to the device */
+	__u64 bytes;
+	__u64 sector;
+	__u64 comm[2];
+	__u32 pid; /* 0: not known */
+	__u32 operation;
+	__u32 flags; /* SLOW_SYNC ... */
+	__u32 pad;
+};
+
+/* Flags of a request, in the order of the letters FAMS of blktrace. */
+#define SLOW_PREFLUSH 1
+#define SLOW_FUA 2
+#define SLOW_RAHEAD 4
+#define SLOW_SYNC 8
+#define SLOW_META 16
+
 /* The agent's. What is `slowest` begins anew with the next number; the one before keeps its row until then. */
 struct bio_epoch {
 	__u64 number;
@@ -94,6 +117,8 @@ ROWS(bio_sizes, struct bio_size_row); /* reads and writes */
 ROWS(bio_slowests, struct bio_slowest); /* even and odd epochs */
 ROWS(bio_epochs, struct bio_epoch);
 ROWS(bio_ignoreds, struct bio_ignored);
+LATEST(slow)
+EXPORT(struct bio_slow);
 
 /*
  * Which disk an index belongs to: whoever inserts first has it, for all CPUs. The index of a disk by its numbers. At 0, how many of the
@@ -122,6 +147,8 @@ const volatile bool bio_by_size;
 const volatile __u32 bio_size_cpu_shift; /* as bio_cpu_shift, for bio_sizes */
 const volatile bool bio_size_shared;
 const volatile bool bio_exemplars;
+const volatile bool bio_slow; /* requests of at least bio_slow_ns become rows */
+const volatile __u64 bio_slow_ns;
 const volatile bool bio_filtered; /* some disks do not count */
 const volatile __u32 bio_ignored_shift; /* 32 - log2 of the places in bio_ignoreds */
 const volatile __u32 bio_part_shift; /* 32 - log2 of the places in bio_parts */
@@ -329,19 +356,18 @@ static __always_inline __u64 bio_cgroup(const bool raw, struct request *rq)
 	return group ? GET(GET(GET(GET(group, blkcg), css.cgroup), kn), id) : 0;
 }
 
-/* Who submitted a request, if that was seen. */
-static __always_inline void bio_submitter(const bool raw, struct request *rq, struct bio_slowest *r)
+/* The process that submitted a request, and its name; 0 if that was not seen. */
+static __always_inline __u64 bio_submitter(const bool raw, struct request *rq, __u64 comm[2])
 {
 	struct io_slot *slot = owner_slot(raw, rq, false);
 	struct io_owner *owner = slot && (__s64)slot->place >= 0 ? row(&io_owners, slot->place) : NULL;
 
-	if (owner && owner->key == slot->key) {
-		r->submitter |= owner->key >> 32 << 32;
-		r->comm[0] = owner->comm[0];
-		r->comm[1] = owner->comm[1];
-	} else {
-		r->comm[0] = r->comm[1] = 0;
-	}
+	comm[0] = comm[1] = 0;
+	if (!owner || owner->key != slot->key)
+		return 0;
+	comm[0] = owner->comm[0];
+	comm[1] = owner->comm[1];
+	return owner->key >> 32;
 }
 
 /* Remembers a request that is the slowest of its disk so far. */
@@ -363,8 +389,7 @@ static __always_inline void bio_slower(const bool raw, struct request *rq, __u64
 	r->total = total;
 	r->device = device;
 	r->ended = ended;
-	r->submitter = block_op(raw, rq);
-	bio_submitter(raw, rq, r);
+	r->submitter = bio_submitter(raw, rq, r->comm) << 32 | block_op(raw, rq);
 	r->bytes = earlier + last;
 	r->sector = GET(rq, __sector) - (earlier >> 9);
 	r->cgroup = bio_cgroup(raw, rq);
@@ -374,6 +399,37 @@ static __always_inline void bio_slower(const bool raw, struct request *rq, __u64
 		check = check * 0x9e3779b97f4a7c15 + ((__u64 *)r)[word];
 	r->check = check;
 }
+
+/* A flag of a request, by its number in this kernel. */
+#define SLOW_FLAG(flags, number, flag) ((flags) >> bpf_core_enum_value(enum req_flag_bits, number) & 1 ? (flag) : 0)
+
+/* Hands over a request that took long. Its submitter gives of its share: who makes many slow requests hides nobody else's. */
+static __always_inline void bio_slow_row(const bool raw, struct request *rq, __u64 disk, __s64 total, __s64 device, __u32 last, __u64 earlier)
+{
+	__u64 comm[2], pid = bio_submitter(raw, rq, comm);
+	struct bio_slow *r = EVENT(slow, struct bio_slow, pid);
+	__u32 flags = GET(rq, cmd_flags);
+
+	if (!r)
+		return;
+	r->head.cgroup = bio_cgroup(raw, rq);
+	r->disk = disk;
+	r->total = total;
+	r->queue = total > device ? total - device : 0;
+	r->bytes = earlier + last;
+	r->sector = GET(rq, __sector) - (earlier >> 9);
+	r->comm[0] = comm[0];
+	r->comm[1] = comm[1];
+	r->pid = pid;
+	r->operation = block_op(raw, rq);
+	r->flags = SLOW_FLAG(flags, __REQ_PREFLUSH, SLOW_PREFLUSH) | SLOW_FLAG(flags, __REQ_FUA, SLOW_FUA) |
+		   SLOW_FLAG(flags, __REQ_RAHEAD, SLOW_RAHEAD) | SLOW_FLAG(flags, __REQ_SYNC, SLOW_SYNC) |
+		   SLOW_FLAG(flags, __REQ_META, SLOW_META);
+	slow_done(r);
+}
+
+/* Whether it matters who submitted a request, and how large it is in all. */
+#define BIO_WHO (bio_exemplars || bio_slow)
 
 /* Counts in the row of its disk, which all CPUs share if `late`. */
 static __always_inline void bio_count(const bool raw, struct request *rq, __u32 nr_bytes, __u64 disk, __u32 op, __u64 now,
@@ -385,11 +441,11 @@ static __always_inline void bio_count(const bool raw, struct request *rq, __u32 
 
 	BIO_SUM(r->bytes, nr_bytes);
 	if (unlikely(block_is_part(raw, rq, nr_bytes))) {
-		if (bio_by_size || bio_exemplars)
+		if (bio_by_size || BIO_WHO)
 			bio_remember(raw, rq, nr_bytes);
 		return;
 	}
-	if (bio_by_size || bio_exemplars)
+	if (bio_by_size || BIO_WHO)
 		earlier = bio_earlier(raw, rq);
 	if (unlikely(!bio_times(raw, rq, op, now, &total, &device))) {
 		BIO_SUM(r->unmeasured, 1);
@@ -418,6 +474,8 @@ static __always_inline void bio_count(const bool raw, struct request *rq, __u32 
 		bio_size(disk, op, earlier + nr_bytes, total, !late && group_plain(bio_size_shared));
 	if (bio_exemplars)
 		bio_slower(raw, rq, disk, now, total, device, nr_bytes, earlier);
+	if (bio_slow && (__u64)total >= bio_slow_ns)
+		bio_slow_row(raw, rq, disk, total, device, nr_bytes, earlier);
 }
 
 /* Counts the completion of a request, or of a part of it. */
@@ -469,7 +527,7 @@ static __always_inline void bio_complete(const bool raw, struct request *rq, __u
 /* Whether submitters are remembered here: biotop and bioperpid do it too. */
 static __always_inline bool bio_begins(void)
 {
-	return bio_exemplars && !biotop_on && !bioperpid_on;
+	return BIO_WHO && !biotop_on && !bioperpid_on;
 }
 
 ON(block_io_start, struct request *rq)

@@ -221,6 +221,8 @@ unsafe impl Record for types::filter_ask {}
 unsafe impl Record for types::event_head {}
 // SAFETY: integers and arrays of bytes, without a gap: five words of 64 bits, six of 32 bits, then bytes.
 unsafe impl Record for types::exit_event {}
+// SAFETY: integers and arrays of them; `pad` is a member.
+unsafe impl Record for types::bio_slow {}
 // SAFETY: as that.
 unsafe impl Record for types::oom_event {}
 // SAFETY: integers and arrays of bytes; `pad` is a member.

@@ -97,6 +97,15 @@ struct request {
 	__u64 io_start_time_ns;
 };
 
+/* numbers of the bits of cmd_flags */
+enum req_flag_bits {
+	__REQ_SYNC = 11,
+	__REQ_META = 12,
+	__REQ_FUA = 17,
+	__REQ_PREFLUSH = 18,
+	__REQ_RAHEAD = 19,
+};
+
 struct block_device {
 	struct gendisk *bd_disk;
 };

@@ -3,8 +3,8 @@
 use super::shared::by_process::EXIT;
 use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
 use super::shared::latest::{Columns, Latest};
-use crate::bpf::types::{self, cgroup_owner, exit_counted, exit_event, exit_group, exit_row, exit_signal, mark};
 use crate::bpf::record;
+use crate::bpf::types::{self, cgroup_owner, exit_counted, exit_event, exit_group, exit_row, exit_signal, mark};
 use crate::host::{until_nul, Cgroups, Controller};
 use crate::kit::*;
 use crate::{latest, metrics, options, tracepoint};
@@ -236,9 +236,7 @@ impl Exitsnoop {
     fn new(options: Options) -> Exitsnoop {
         let tree = || Cgroups::of(Controller::Unified);
         let latest = Latest::new(&LATEST, options.process_count, options.buffer_page_count, tree().ok());
-        let by_cgroup = || {
-            CgroupHistograms::new(&cgroups::BY_CGROUP, tree(), Seconds(60).window(), Buckets::default())
-        };
+        let by_cgroup = || CgroupHistograms::new(&cgroups::BY_CGROUP, tree(), Seconds(60).window(), Buckets::default());
         let cgroups = options.by_cgroup.then(by_cgroup);
         Exitsnoop { options, latest, cgroups }
     }
@@ -316,7 +314,8 @@ mod tests {
     fn a_status_is_a_code_or_a_signal_with_its_sender() {
         let fake = fake();
         for (pid, status) in [(1, 3 << 8), (2, 9), (3, 6 | 0x80), (4, 0)] {
-            let mut event = exit_event { pid, tid: 77, ppid: 5, status, killer: 8, age: 3, cpu: 2, ..exit_event::default() };
+            let mut event =
+                exit_event { pid, tid: 77, ppid: 5, status, killer: 8, age: 3, cpu: 2, ..exit_event::default() };
             event.comm[..2].copy_from_slice(b"sh");
             event.killer_comm[..4].copy_from_slice(b"kill");
             fake.record(&record_bytes(&event));
@@ -324,7 +323,8 @@ mod tests {
         let running = Box::new(Exitsnoop::new(Options::default())).start(&fake);
         let table = fake.filled(&rows::TABLE, &running);
         let row = |row: usize| [0, 5, 6, 7].map(|column| table.value(row, column));
-        let is = |pid, code, signal, core| [Atom::U32(pid), Atom::I32(code), Atom::I32(signal), Atom::U32(core)].map(Some);
+        let is =
+            |pid, code, signal, core| [Atom::U32(pid), Atom::I32(code), Atom::I32(signal), Atom::U32(core)].map(Some);
         assert_eq!([row(3), row(2), row(1), row(0)], [is(1, 3, 0, 0), is(2, 0, 9, 0), is(3, 0, 6, 1), is(4, 0, 0, 0)]);
         assert_eq!((table.value(2, 8), table.value(2, 9)), (Some(Atom::U32(8)), Some(Atom::Str(b"kill"))));
         assert_eq!((table.value(3, 8), table.value(3, 9)), (None, None), "no signal, no sender");

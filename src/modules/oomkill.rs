@@ -38,10 +38,8 @@ mod rows {
     pub fn put(mut row: RowMut<'_>, event: &oom_event) {
         row = row.set(FPID, event.fpid).text(FCOMM, until_nul(&event.fcomm)).set(TPID, event.tpid);
         if event.has_task != 0 {
-            row = row
-                .text(TCOMM, until_nul(&event.tcomm))
-                .set(UID, event.uid)
-                .set(RSS, event.rss * (page_size() / 1024));
+            row =
+                row.text(TCOMM, until_nul(&event.tcomm)).set(UID, event.uid).set(RSS, event.rss * (page_size() / 1024));
         }
         if event.known != 0 {
             row.set(PAGES, event.pages).set(LIMITED, event.limited);
@@ -142,12 +140,7 @@ impl Oomkill {
         let tree = || Cgroups::of(Controller::Unified);
         Oomkill {
             latest: Latest::new(&LATEST, options.process_count, options.buffer_page_count, tree().ok()),
-            cgroups: CgroupHistograms::new(
-                &cgroups::BY_CGROUP,
-                tree(),
-                Seconds(60).window(),
-                Buckets::default(),
-            ),
+            cgroups: CgroupHistograms::new(&cgroups::BY_CGROUP, tree(), Seconds(60).window(), Buckets::default()),
         }
     }
 

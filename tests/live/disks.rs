@@ -2,10 +2,12 @@
 //! device-mapper over a loop device. A virtual machine of tests/vm also has other disks, which may be written to.
 
 use crate::common::skip;
+use crate::common::slow_disk::SlowDisk;
 use crate::common::tracers::Completions;
 use crate::support::{alone, diskstats, number, run, settle, Agent, Disk};
 use corebcc::catalog::Instances;
 use corebcc::kit::{Key, SeriesLabel, Table, TableSpec};
+use corebcc::pcp::Atom;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
@@ -314,6 +316,83 @@ fn requests_count_by_size_and_the_slowest_has_its_process() {
     assert!(pid.is_none_or(|pid| pid == u64::from(std::process::id())), "{pid:?}");
     assert!(expected.iter().any(|(_, blocks, _)| bytes == (blocks * BLOCK) as u64), "{bytes}");
     assert_eq!(agent.warnings(), [""; 0]);
+}
+
+/// Rows of slow requests of a disk.
+const SLOW: u32 = 311;
+
+/// Returns the latest slow requests of a disk, the first first: bytes, sector, time, process.
+fn slow_requests(agent: &mut Agent, disk: &str) -> Vec<([u64; 3], Option<u64>, String)> {
+    let (_, table) = table(agent, SLOW);
+    let is_its = |row: &usize| table.value(*row, 2) == Some(Atom::Str(disk.as_bytes()));
+    let rows = (0..table.len()).rev().filter(is_its);
+    let text = |row, column| match table.value(row, column) {
+        Some(Atom::Str(text)) => String::from_utf8_lossy(text).into_owned(),
+        other => panic!("{other:?}"),
+    };
+    let pid = |row| table.value(row, 0).map(|_| number(&table, row, 0));
+    rows.map(|row| ([4, 5, 6].map(|column| number(&table, row, column)), pid(row), text(row, 3))).collect()
+}
+
+#[test]
+fn with_a_threshold_of_0_every_request_has_a_row() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    let device = Direct::open(&disk.device);
+    let mut agent = Agent::new("biolatency", "slow = 0\nprocess_count = 100\ndevices = ^loop");
+    let completions = Completions::record();
+    let wanted: Vec<([u64; 2], &str)> = (0..30u64)
+        .map(|at| match at % 3 {
+            0 => ([2 * BLOCK as u64, at << 11], "W"),
+            _ => ([BLOCK as u64, at << 10], "R"),
+        })
+        .collect();
+    for ([bytes, sector], operation) in &wanted {
+        let (bytes, offset) = (*bytes as usize, (sector << 9) % (8 << 20));
+        if *operation == "R" {
+            device.read(bytes, offset)
+        } else {
+            device.write(bytes, offset)
+        };
+    }
+    settle();
+    let rows = slow_requests(&mut agent, disk.name());
+    let unseen = completions.of(disk.name()).unseen;
+    let is_known = !agent.way_of("block_io_start").ends_with("of bios");
+    println!("{} rows, {unseen} not seen", rows.len());
+    assert_eq!(rows.len() as u64 + unseen, 30);
+    let mut left = wanted.iter();
+    for ([bytes, sector, time], pid, letters) in &rows {
+        let its = |(wanted, operation): &&([u64; 2], &str)| {
+            (*bytes, *sector) == (wanted[0], (wanted[1] << 9) % (8 << 20) >> 9) && letters.starts_with(operation)
+        };
+        assert!(left.by_ref().any(|wanted| its(&wanted)), "{letters} of {bytes} at {sector} is not in turn");
+        assert!(*time > 0 && *time < 10_000_000_000, "{time} ns");
+        assert!(!is_known || *pid == Some(u64::from(std::process::id())), "{pid:?}");
+    }
+    let lost = agent.warnings();
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+#[test]
+fn requests_of_at_least_the_threshold_have_rows_and_no_others() {
+    let _alone = alone();
+    let Some(disk) = SlowDisk::new(&[1, 60]) else { return };
+    let mut agent = Agent::new("biolatency", "slow = 30\nprocess_count = 100");
+    let completions = Completions::record();
+    let device = Direct::open(&disk.device);
+    for at in 0..20 {
+        device.read(BLOCK, at * BLOCK as u64);
+        device.read(BLOCK, (32 << 20) + at * BLOCK as u64);
+    }
+    settle();
+    let rows = slow_requests(&mut agent, disk.name());
+    let late = completions.of(disk.name()).unseen;
+    println!("{} rows, {late} completions not seen, of 20 reads that took 60 ms", rows.len());
+    assert!((20 - late..=20).contains(&(rows.len() as u64)), "{rows:?}");
+    assert!(rows
+        .iter()
+        .all(|([bytes, sector, time], ..)| { *bytes == BLOCK as u64 && *sector >= 32 << 11 && *time >= 60_000_000 }));
 }
 
 /// Makes 40 reads and 30 writes of a disk over others, and checks the counts of both: below it each is the same, or as many copies.

@@ -78,7 +78,8 @@ fn a_kernel_that_does_not_name_the_last_thread_counts_the_same() {
 #[test]
 fn a_stranger_that_starts_many_processes_does_not_hide_others() {
     let _alone = alone();
-    let mut agent = Agent::new("exitsnoop", "process = (?s:.*corebcc-exits.*)\nprocess_count = 8\nbuffer_page_count = 1");
+    let mut agent =
+        Agent::new("exitsnoop", "process = (?s:.*corebcc-exits.*)\nprocess_count = 8\nbuffer_page_count = 1");
     let mut script = Script::part(PROGRAMS, "flood");
     assert_eq!(script.line(), "ready");
     script.go();
@@ -105,9 +106,14 @@ fn exits_of_a_cgroup_are_counted_by_its_name() {
     cgroup.run("sh", &["-c", "(exit 0); (exit 3); (exit 4); sh -c 'kill -9 $$' 2>&1; true"]);
     agent.tick();
     let table = agent.other(find("exitsnoop").unwrap().tables[3]);
-    let row = (0..table.len()).find(|&row| table.value(row, 4) == Some(corebcc::pcp::Atom::Str(cgroup.name.as_bytes())));
+    let row =
+        (0..table.len()).find(|&row| table.value(row, 4) == Some(corebcc::pcp::Atom::Str(cgroup.name.as_bytes())));
     let row = row.unwrap_or_else(|| panic!("no series {}", cgroup.name));
     assert_eq!([0, 1, 2].map(|column| number(&table, row, column)), [5, 2, 1]);
     let rows = agent.rows();
-    assert!(rows.iter().any(|row| row.text(14) == cgroup.name), "{:?}", rows.iter().map(|row| row.text(14)).collect::<Vec<_>>());
+    assert!(
+        rows.iter().any(|row| row.text(14) == cgroup.name),
+        "{:?}",
+        rows.iter().map(|row| row.text(14)).collect::<Vec<_>>()
+    );
 }

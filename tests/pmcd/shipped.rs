@@ -188,7 +188,7 @@ fn bpf_names_edits_its_own_lines_of_the_configuration() {
         assert_eq!(text(), before);
         placed.script("set_bpf_names on; wants_bpf_names");
         let on = text();
-        let sections = ["netproc", "execsnoop", "exitsnoop", "oomkill"].iter();
+        let sections = ["biolatency", "netproc", "execsnoop", "exitsnoop", "oomkill"].iter();
         let off = sections.fold(on.clone(), |text, module| {
             text.replacen(&format!("{module}\nbpf_names = True\n"), &format!("{module}\n"), 1)
         });

@@ -224,7 +224,7 @@ const FOR_PROMETHEUS: [(&str, Type, &str); 3] = [
 
 /// Metrics of disks other than histograms.
 #[rustfmt::skip]
-const OF_DISKS: [Beside; 15] = [
+const OF_DISKS: [Beside; 26] = [
     ("bcc.disk.dev.name",          "biolatency", 320, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.disk.dev.read.bytes",    "biolatency", 320, 1, Type::U64,    Sem::COUNTER,  "byte"),
     ("bcc.disk.dev.write.bytes",   "biolatency", 320, 2, Type::U64,    Sem::COUNTER,  "byte"),
@@ -239,6 +239,17 @@ const OF_DISKS: [Beside; 15] = [
     ("bcc.disk.slowest.sector",    "biolatency", 337, 7, Type::U64,    Sem::INSTANT,  "none"),
     ("bcc.disk.slowest.cgroup",    "biolatency", 337, 8, Type::U64,    Sem::INSTANT,  "none"),
     ("bcc.disk.slowest.cgroup_path", "biolatency", 337, 9, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.disk.slow.pid", "biolatency", 311, 0, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.disk.slow.comm", "biolatency", 311, 1, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.disk.slow.disk", "biolatency", 311, 2, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.disk.slow.rwbs", "biolatency", 311, 3, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.disk.slow.bytes", "biolatency", 311, 4, Type::U32, Sem::INSTANT, "byte"),
+    ("bcc.disk.slow.sector", "biolatency", 311, 5, Type::U64, Sem::INSTANT, "none"),
+    ("bcc.disk.slow.lat", "biolatency", 311, 6, Type::U64, Sem::INSTANT, "nanosec"),
+    ("bcc.disk.slow.queue", "biolatency", 311, 7, Type::U64, Sem::INSTANT, "nanosec"),
+    ("bcc.disk.slow.time", "biolatency", 311, 8, Type::U64, Sem::INSTANT, "millisec"),
+    ("bcc.disk.slow.seq", "biolatency", 311, 9, Type::U64, Sem::INSTANT, "none"),
+    ("bcc.disk.slow.cgroup_path", "biolatency", 311, 10, Type::STRING, Sem::INSTANT, "none"),
     ("bcc.disk.stacked.name",      "biolatency", 330, 0, Type::STRING, Sem::DISCRETE, "none"),
 ];
 

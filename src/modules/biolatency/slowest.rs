@@ -3,10 +3,9 @@
 use super::disks::{DiskHistograms, MOST_DISKS};
 use super::{Operation, EPOCHS, SLOWESTS};
 use crate::bpf::types::{bio_epoch, bio_slowest};
-use crate::host::{exists, since_1970, until_nul};
+use crate::host::{since_1970, until_nul};
 use crate::kit::{Kernel, Row, Shape, Table, TableSpec, Window};
 use crate::metrics;
-use crate::modules::shared::block::SubmitterTable;
 use crate::modules::shared::cgroups::{CgroupPaths, Tree};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -34,7 +33,7 @@ pub static TABLE: TableSpec = TableSpec {
 };
 
 /// Sector of a request without a place on the disk: a flush.
-const NO_SECTOR: u64 = u64::MAX;
+pub const NO_SECTOR: u64 = u64::MAX;
 
 /// A request that was slow.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,8 +54,6 @@ struct Exemplar {
 
 /// The slowest requests of each disk.
 pub struct Slowest {
-    /// The submitters of requests in flight.
-    pub owners: SubmitterTable,
     window: Window,
     epoch: u64,
     /// Time of the end of the last request that was taken from each row.
@@ -69,20 +66,12 @@ pub struct Slowest {
 impl Slowest {
     /// Makes an empty list. `tree` has the cgroups that block I/O is accounted to.
     pub fn new<T: Tree + Send + 'static>(window: Window, tree: Option<T>) -> Slowest {
-        Slowest {
-            owners: SubmitterTable::new(exists),
-            window,
-            epoch: 0,
-            taken: Vec::new(),
-            disks: BTreeMap::new(),
-            cgroups: CgroupPaths::new(tree),
-        }
+        Slowest { window, epoch: 0, taken: Vec::new(), disks: BTreeMap::new(), cgroups: CgroupPaths::new(tree) }
     }
 
     /// Takes the slowest requests into this part of the window, once a second. Programs write to the rows of one of two epochs: those
     /// of the other are left alone for a second, after which even a program that was interrupted has written.
     pub fn tick(&mut self, kernel: &dyn Kernel, part: u64) {
-        self.owners.tick(kernel);
         self.take(kernel, part);
         self.epoch += 1;
         if let Some(epoch) = kernel.rows(EPOCHS).get(0) {

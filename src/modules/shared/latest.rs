@@ -189,8 +189,8 @@ impl<E> Latest<E> {
 #[cfg(test)]
 mod tests {
     use super::{record, Columns, Latest, RowMut};
-    use crate::bpf::types::event_head;
     use crate::bpf::record_bytes;
+    use crate::bpf::types::event_head;
     use crate::kit::{Fake, MetricDef, Pages, RowCount, RowOrder, Shape, TableSpec};
     use crate::modules::shared::cgroups::tests::Directories;
 
