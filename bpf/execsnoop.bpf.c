@@ -58,14 +58,14 @@ static __always_inline __u32 snoop_parent(void)
 	return BPF_CORE_READ(task, real_parent, tgid);
 }
 
-/* Room for a record. A row is its parent's, which may run any number of programs; but its own share of the ring is enough. */
-#define SNOOP(type) EVENT_OF(exec, type, snoop_parent(), bpf_get_current_pid_tgid() >> 32)
+/* Room for a record. Rows are the latest execs, whoever's they are, as in the Python agent: they are all one owner's. */
+#define SNOOP(type) EVENT_OF(exec, type, 0, bpf_get_current_pid_tgid() >> 32)
 
 /* What success and failure have in common. */
 static __always_inline void snoop_head(struct exec_event *e, __s32 ret)
 {
 	e->pid = bpf_get_current_pid_tgid() >> 32;
-	e->ppid = e->head.owner;
+	e->ppid = snoop_parent();
 	e->uid = bpf_get_current_uid_gid();
 	e->ret = ret;
 	bpf_get_current_comm(e->comm, sizeof(e->comm));

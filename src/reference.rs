@@ -179,6 +179,7 @@ pub fn module_table(specs: &[&Spec]) -> String {
                 Shape::Numbered => "names with fixed identifiers".into(),
             });
         }
+        instances.dedup();
         let hooks: Vec<&str> = spec.hooks.iter().map(|hook| hook.name).collect();
         let star = if DEFAULT_MODULES.split(',').any(|name| name == spec.name) { " (default)" } else { "" };
         let _ = writeln!(

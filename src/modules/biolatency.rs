@@ -83,9 +83,8 @@ options! {
     /// Count the bios of disks without requests, such as those of device-mapper, LVM, md and zram, in bcc.disk.stacked. Each bio of such a
     /// disk costs two programs, one of another disk a short one.
     stacked: bool = false;
-    /// Show the latest requests that took at least so many milliseconds, and who submitted them, as bcc.disk.slow; 0 shows all. A request
-    /// costs 5 to 90 ns more, a slow one 1 us.
-    slow: Threshold = Threshold::default(), for example "10";
+    /// Show the latest requests that took at least this long, and who submitted them, as bcc.disk.slow. Costs as `exemplars`, a slow request 1 us.
+    slow: Threshold = Threshold::default();
     /// Rows to show.
     process_count: RowCount = RowCount(20);
     /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer.

@@ -35,6 +35,7 @@ mod rows {
         cluster: 312,
         shape: Shape::Rows { count: "process_count", order: RowOrder::Latest },
         metrics: METRICS,
+        options: &["bpf_names"],
         ..TableSpec::NEW
     };
 
@@ -165,6 +166,7 @@ impl Module for Execsnoop {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        let bpf_names = self.options.bpf_names;
         Running::of(*self)
             .table(&TABLE, |module, kernel, table| {
                 module.drain(kernel);
@@ -176,9 +178,11 @@ impl Module for Execsnoop {
                         .text(ARGS, &exec.args);
                 });
             })
-            .table(&rows::TABLE, |module, kernel, table| {
-                module.drain(kernel);
-                module.latest.fill(table, rows::put);
+            .when(bpf_names, |running| {
+                running.table(&rows::TABLE, |module, kernel, table| {
+                    module.drain(kernel);
+                    module.latest.fill(table, rows::put);
+                })
             })
             .tick(Self::drain)
             .events(|module| module.latest.events())
@@ -255,7 +259,7 @@ mod tests {
             let (event, args) = exec(pid, "/bin/ls", b"ls\0-l\0");
             send(&fake, (exec_event { uid: 1000, ..event }, args));
         }
-        let module = start(module("process_count = 2"));
+        let module = start(module("process_count = 2\nbpf_names = True"));
         let (ours, pmdabpfs) = (fake.filled(&TABLE, &module), fake.filled(&rows::TABLE, &module));
         for row in 0..2 {
             let cells = |table: &Table| [0, 1, 2, 3, 4].map(|column| format!("{:?}", table.value(row, column)));

@@ -177,7 +177,7 @@ options! {
     failed: bool = false;
     /// Count by cgroup of v2, too.
     by_cgroup: bool = false;
-    /// Cgroups with counters of their own; the number is rounded up to a power of two. Other cgroups are the series `other`. Each takes 64 bytes of memory for each CPU.
+    /// Cgroups with counters of their own; the number is rounded up to a power of two. Other cgroups are the series `other`.
     max_cgroups: CgroupCount = CgroupCount(1024);
     /// Rows to show.
     process_count: RowCount = RowCount(20);

@@ -93,11 +93,11 @@ mod tests {
             let mut options: Vec<&str> = spec.tables.iter().flat_map(|table| table.options).copied().collect();
             options.sort_unstable();
             options.dedup();
-            let value =
-                |option: &&str| match spec.options.iter().find(|def| def.name == *option).map(|def| (def.default)()) {
-                    Some(default) if default.is_empty() => "/",
-                    _ => "True",
-                };
+            let value = |option: &&str| match spec.options.iter().find(|def| def.name == *option) {
+                Some(def) if def.expected.starts_with("a number") => "1",
+                Some(def) if (def.default)().is_empty() => "/",
+                _ => "True",
+            };
             let lines = options.iter().filter(|_| all).map(|option| format!("{option} = {}\n", value(option)));
             let lines: String = lines.collect();
             let config = Config::parse("test", spec.section(&lines).as_bytes()).unwrap();

@@ -97,8 +97,6 @@ latest! {
 options! {
     /// Rows to show.
     process_count: RowCount = RowCount(20);
-    /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer.
-    buffer_page_count: Pages = Pages(4);
     /// Also export the metrics under pmdabpf's names, below bpf., for clients of PCP 6.2 and later. The script bpf-names sets it and
     /// tells pmcd.
     bpf_names: bool = false;
@@ -114,6 +112,8 @@ static KILL: Hook = Hook {
     needs: "fentry or kprobes, on a kernel with BTF",
 };
 
+/// Size of the ring buffer: 30 processes of one cgroup a second.
+const RING: Pages = Pages(4);
 /// Number of cgroups with counters of their own; all CPUs share them, since kills are rare.
 const PLACES: usize = 1024;
 
@@ -139,7 +139,7 @@ impl Oomkill {
     fn new(options: &Options) -> Oomkill {
         let tree = || Cgroups::of(Controller::Unified);
         Oomkill {
-            latest: Latest::new(&LATEST, options.process_count, options.buffer_page_count, tree().ok()),
+            latest: Latest::new(&LATEST, options.process_count, RING, tree().ok()),
             cgroups: CgroupHistograms::new(&cgroups::BY_CGROUP, tree(), Seconds(60).window(), Buckets::default()),
         }
     }

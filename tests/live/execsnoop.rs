@@ -20,7 +20,7 @@ fn column(rows: &[Row], column: usize) -> Vec<String> {
 #[test]
 fn script_execs_are_latest_first_with_their_arguments() {
     let _alone = alone();
-    let mut agent = Agent::new("execsnoop", "args = corebcc-known\nprocess_count = 3");
+    let mut agent = Agent::new("execsnoop", "args = corebcc-known\nprocess_count = 3\nbpf_names = True");
     assert_eq!(agent.hooks(), ["sched_process_exec"]);
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("corebcc-known");

@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 const PYTHON: &str = "/usr/bin/python3";
 const SETS: &str = "/etc/pcp/pmrep/proc.conf";
@@ -207,6 +208,70 @@ fn pcp_htop_shows_the_eight_columns() {
     }
 }
 
+/// The screens that PCP 6.1 and later have for pmdabpf's rows; opensnoop's is the fourth.
+#[test]
+fn pcp_htop_shows_execs_exits_and_slow_requests() {
+    const SCREENS: &str = "/usr/share/pcp/htop/screens";
+    if lacks(&["/usr/lib/pcp/bin/pcp-htop", &format!("{SCREENS}/exitsnoop"), "script"]) || lacks_host_pids() {
+        return;
+    }
+    let modules = ["sysfork", "execsnoop", "exitsnoop", "biolatency"];
+    let asking = |text: String, module: &&str| {
+        text.replace(&format!("module = {module}\n"), &format!("module = {module}\n{BPF_NAMES}"))
+    };
+    let text = modules.iter().fold(config(&modules), asking).replace("= sysfork\nbpf_names = True\n", "= sysfork\n");
+    let text = text.replace("module = biolatency\n", "module = biolatency\nslow = 0\n");
+    let Some(pmcd) = Pmcd::beside(&text, &[PROC, LINUX]) else { return };
+    let screens = pmcd.home.path("etc/htop/screens");
+    fs::create_dir_all(&screens).unwrap();
+    let own = std::process::id();
+    let disks: Vec<String> = fs::read_dir("/sys/block")
+        .unwrap()
+        .map(|disk| disk.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    let rows = [
+        ("execsnoop", format!(r"\d+ {own} 0 true 0 /bin/true")),
+        ("exitsnoop", format!(r"\d+ {own} 0 0 true")),
+        ("biosnoop", format!(r"({}) F?[RWFD][FASM]* \d", disks.join("|"))),
+    ];
+    let sync = fs::File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("htop")).unwrap();
+    for (screen, row) in rows {
+        let shipped = fs::read_to_string(format!("{SCREENS}/{screen}")).unwrap();
+        // It is off in every column's place too: only the screen itself is to be on.
+        fs::write(screens.join(screen), shipped.replacen("\ndefault = false", "\ndefault = true", 1)).unwrap();
+        let mut terminal = htop(&pmcd, "-C -d 5", &pmcd.home.path("etc"));
+        let row = regex::Regex::new(&row).unwrap();
+        let mut input = terminal.0.stdin.take().unwrap();
+        wait_for(&format!("{row} on the screen {screen}"), || {
+            Command::new("/bin/true").status().unwrap();
+            (&sync).write_all(b"x").and_then(|()| sync.sync_all()).unwrap();
+            input.write_all(b"\t").unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+            row.is_match(&on_screen(&pmcd)).then_some(())
+        });
+        input.write_all(b"q").unwrap();
+        assert!(terminal.end().success());
+        fs::remove_file(screens.join(screen)).unwrap();
+    }
+}
+
+/// Starts pcp-htop on a terminal of its own.
+fn htop(pmcd: &Pmcd, options: &str, sysconf: &Path) -> Proc {
+    let htop = format!("pcp -h {} htop {options}", pmcd.local());
+    let mut command = pmcd.program("script");
+    command.args(["-qfec", &format!("stty rows 50 cols 150; exec {htop}"), "htop.log"]);
+    command.env_remove("PCP_VAR_DIR").env("TERM", "xterm").env("HTOPRC", pmcd.home.path("htoprc"));
+    command.env("PCP_SYSCONF_DIR", sysconf);
+    Proc(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+}
+
+/// Returns what pcp-htop has drawn so far, in words.
+fn on_screen(pmcd: &Pmcd) -> String {
+    let escape = regex::Regex::new("\u{1b}\\[[0-9;?]*[A-Za-z]|\u{1b}[()]B").unwrap();
+    let screen = escape.replace_all(&pmcd.home.read("htop.log"), " ").into_owned();
+    screen.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Returns PCP's name for the column of a metric.
 pub fn column(name: &str) -> String {
     name.trim_start_matches("bcc.proc.net.").replace('.', "_")
@@ -217,21 +282,14 @@ pub fn column(name: &str) -> String {
 pub fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String], sysconf: &Path) {
     let fields: Vec<String> = columns.iter().map(|column| format!("Dynamic({column})")).collect();
     fs::write(pmcd.home.path("htoprc"), format!("fields=0 {} 1\n", fields.join(" "))).unwrap();
-    let htop = format!("pcp -h {} htop -C -d 600 -p {}", pmcd.local(), traffic.pid());
-    let mut command = pmcd.program("script");
-    command.args(["-qfec", &format!("stty rows 50 cols 150; exec {htop}"), "htop.log"]);
-    command.env_remove("PCP_VAR_DIR").env("TERM", "xterm").env("HTOPRC", pmcd.home.path("htoprc"));
-    command.env("PCP_SYSCONF_DIR", sysconf);
-    let mut terminal = Proc(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+    let mut terminal = htop(pmcd, &format!("-C -d 600 -p {}", traffic.pid()), sysconf);
     // PCP 6.0 shows bytes, later releases Kbytes, under the same title.
     let rows = [1, 1024].map(|unit| {
         let shown = |(name, value): (&str, u64)| if name.ends_with("bytes") { value / unit } else { value }.to_string();
         format!("{} {} ", traffic.pid(), EXPECTED.map(shown).join(" "))
     });
-    let escape = regex::Regex::new("\u{1b}\\[[0-9;?]*[A-Za-z]|\u{1b}[()]B").unwrap();
     wait_for(&format!("one of {rows:?} on the terminal"), || {
-        let screen = escape.replace_all(&pmcd.home.read("htop.log"), " ").into_owned();
-        let screen = screen.split_whitespace().collect::<Vec<_>>().join(" ");
+        let screen = on_screen(pmcd);
         rows.iter().any(|row| screen.contains(row)).then_some(())
     });
     terminal.0.stdin.take().unwrap().write_all(b"q").unwrap();

@@ -77,7 +77,7 @@ fn answer(peer: &mut Peer, module: &str) -> i32 {
 /// Returns the shipped configuration with this list of modules.
 fn shipped(list: &str) -> String {
     let shipped = include_str!("../../corebcc.conf");
-    shipped.replacen("modules = biolatency,runqlat,netproc", &format!("modules = {list}"), 1)
+    shipped.replacen("modules = biolatency,runqlat,netproc,oomkill", &format!("modules = {list}"), 1)
 }
 
 /// Advice of `bcc.agent.module.status` for these modules once ended the agent.
@@ -430,7 +430,7 @@ fn a_check_says_what_may_have_been_meant() {
     let biolatency =
         |line: &str| format!("[pmda]\nmodules = biolatency\n[biolatency]\nmodule = biolatency\ncluster = 0\n{line}\n");
     for (config, words) in [
-        (biolatency("queud = True"), ":6: [biolatency] queud: no such option, it has no effect (module biolatency has queued, issue, window, buckets, prometheus, devices, by_size, exemplars, stacked); did you mean `queued`?"),
+        (biolatency("queud = True"), ":6: [biolatency] queud: no such option, it has no effect (module biolatency has queued, issue, window, buckets, prometheus, devices, by_size, exemplars, stacked, slow, process_count, buffer_page_count, bpf_names); did you mean `queued`?"),
         (biolatency("enabeld = True"), "did you mean `enabled`?"),
         (biolatency("queued = True # from the allocation"), ":6: [biolatency] queued: expected a boolean (True or False), got `True # from the allocation`; a comment needs a line of its own"),
         (biolatency("queued = on ; from the allocation"), "a comment needs a line of its own"),

@@ -21,7 +21,7 @@ pub static TABLE: TableSpec = TableSpec {
 
 /// Features that modules look for in the kernel's types: the name in the sources, the instance, and the meaning of a 1 in an
 /// administrator's words.
-const QUESTIONS: [(&str, &str, &str); 2] = [
+const QUESTIONS: [(&str, &str, &str); 4] = [
     (
         "plug_clock",
         "block_time_cached",
@@ -31,6 +31,12 @@ const QUESTIONS: [(&str, &str, &str); 2] = [
         "no_sched_info",
         "no_queue_time",
         "the scheduler does not note when a task is queued (no CONFIG_SCHED_INFO, task_struct.sched_info)",
+    ),
+    ("group_dead", "last_thread_named", "sched_process_exit says whether a thread is the last of its process (6.16)"),
+    (
+        "oom_task",
+        "oom_victim_known",
+        "mark_victim says more of its process than the id (6.8, and before in distributions)",
     ),
 ];
 

@@ -53,7 +53,7 @@ impl Threshold {
 }
 
 impl OptionType for Threshold {
-    const EXPECTED: &'static str = "a number of milliseconds, such as 10 or 0.5, or 0 for all requests, up to an hour";
+    const EXPECTED: &'static str = "a number of milliseconds, such as 10 or 0.5; 0 for all requests";
     fn read(value: &OptionValue<'_>) -> Result<Self, SetupError> {
         const HOUR: f64 = 3_600_000.0;
         let milliseconds = value.text().parse().ok().filter(|milliseconds| (0.0..=HOUR).contains(milliseconds));
