@@ -59,6 +59,21 @@ def spawn(_, times=1000):
         os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
 
 
+def exhaust(_, times=20):
+    """Processes that are killed at the limit of a cgroup's memory."""
+    v1 = Path("/sys/fs/cgroup/memory")
+    mount, limits = (v1, "memory.limit_in_bytes") if v1.is_dir() else (Path("/sys/fs/cgroup"), "memory.max")
+    cgroup = mount / f"corebcc-bench-{os.getpid()}"
+    cgroup.mkdir()
+    try:
+        (cgroup / limits).write_text("32M", encoding="ascii")
+        enter = f"echo $$ > {cgroup}/cgroup.procs; exec dd if=/dev/zero of=/dev/null bs=64M count=1"
+        for _ in range(times):
+            subprocess.run(["sh", "-c", enter], check=False, stderr=subprocess.DEVNULL)
+    finally:
+        cgroup.rmdir()
+
+
 def call(_):
     """System calls."""
     for _ in range(200_000):
@@ -270,6 +285,7 @@ WORKLOADS = {
     "klockstat": contend,
     "kprobe_hits": files,
     "netproc": converse_and_spawn,
+    "oomkill": exhaust,
     "runqlat": switch,
     "syscount": call,
     "sysfork": spawn,

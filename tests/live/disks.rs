@@ -341,14 +341,15 @@ fn with_a_threshold_of_0_every_request_has_a_row() {
     let device = Direct::open(&disk.device);
     let mut agent = Agent::new("biolatency", "slow = 0\nprocess_count = 100\ndevices = ^loop");
     let completions = Completions::record();
+    // Bytes and sector.
     let wanted: Vec<([u64; 2], &str)> = (0..30u64)
         .map(|at| match at % 3 {
-            0 => ([2 * BLOCK as u64, at << 11], "W"),
-            _ => ([BLOCK as u64, at << 10], "R"),
+            0 => ([2 * BLOCK as u64, at << 9], "W"),
+            _ => ([BLOCK as u64, at << 8], "R"),
         })
         .collect();
     for ([bytes, sector], operation) in &wanted {
-        let (bytes, offset) = (*bytes as usize, (sector << 9) % (8 << 20));
+        let (bytes, offset) = (*bytes as usize, sector << 9);
         if *operation == "R" {
             device.read(bytes, offset)
         } else {
@@ -363,9 +364,8 @@ fn with_a_threshold_of_0_every_request_has_a_row() {
     assert_eq!(rows.len() as u64 + unseen, 30);
     let mut left = wanted.iter();
     for ([bytes, sector, time], pid, letters) in &rows {
-        let its = |(wanted, operation): &&([u64; 2], &str)| {
-            (*bytes, *sector) == (wanted[0], (wanted[1] << 9) % (8 << 20) >> 9) && letters.starts_with(operation)
-        };
+        let its =
+            |(wanted, operation): &&([u64; 2], &str)| [*bytes, *sector] == *wanted && letters.starts_with(operation);
         assert!(left.by_ref().any(|wanted| its(&wanted)), "{letters} of {bytes} at {sector} is not in turn");
         assert!(*time > 0 && *time < 10_000_000_000, "{time} ns");
         assert!(!is_known || *pid == Some(u64::from(std::process::id())), "{pid:?}");

@@ -72,6 +72,7 @@ fn files_are_put_in_place_and_taken_out_again() {
         "pmlogconf/corebcc/metric-status",
         "pmlogconf/corebcc/netproc",
         "pmlogconf/corebcc/oomkill",
+        "pmlogconf/corebcc/oomkill-rows",
         "pmlogconf/corebcc/runqlat",
         "pmlogconf/corebcc/runqlat-buckets",
         "pmlogconf/corebcc/status",
