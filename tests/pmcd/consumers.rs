@@ -252,6 +252,8 @@ fn pcp_htop_shows_execs_exits_and_slow_requests() {
         input.write_all(b"q").unwrap();
         assert!(terminal.end().success());
         fs::remove_file(screens.join(screen)).unwrap();
+        // It writes down the screens that there were.
+        let _ = fs::remove_file(pmcd.home.path("htoprc"));
     }
 }
 

@@ -285,9 +285,8 @@ impl<R> CgroupHistograms<R> {
         all.fold(0, u64::wrapping_add)
     }
 
-    /// Notes places that have got an owner since the last call.
+    /// Notes places that have got an owner since the last call. Without a hierarchy all are `other`.
     fn find(&mut self, kernel: &dyn Kernel) {
-        let Ok(tree) = &self.tree else { return };
         let owners = kernel.rows(self.of.owners);
         self.places.resize(owners.len(), Place::default());
         let new = owners.iter().map(|owner| owner.get(cgroup_owner::id)).enumerate();
@@ -295,7 +294,7 @@ impl<R> CgroupHistograms<R> {
             new.filter(|&(at, id)| id != 0 && id != RETIRED && self.places[at].id == 0).collect();
         let is_unknown = |id: &u64| !self.known.contains_key(id) && !self.strangers.contains(id);
         let mut unknown: HashSet<u64> = new.iter().map(|&(_, id)| id).filter(is_unknown).collect();
-        if !unknown.is_empty() {
+        if let (Ok(tree), false) = (&self.tree, unknown.is_empty()) {
             let known = &mut self.known;
             find_all(&**tree, &mut unknown, &mut |cgroup| {
                 known.insert(cgroup.id, cgroup);
@@ -307,8 +306,8 @@ impl<R> CgroupHistograms<R> {
         }
         for (at, id) in new {
             let name = self.known.get(&id).map(series_name);
-            let series = match (&name, self.known.get(&id)) {
-                (Some(name), Some(cgroup)) => {
+            let series = match (&name, self.known.get(&id), &self.tree) {
+                (Some(name), Some(cgroup), Ok(tree)) => {
                     let histograms = self.of.histograms.len();
                     let new = || Series::new(tree.labels(&cgroup.path), histograms);
                     self.series.entry(name.clone()).or_insert_with(new)
@@ -601,6 +600,21 @@ pub(crate) mod tests {
         let kernel: &dyn Kernel = fake;
         (0..2 * (PLACES + 1)).filter(|row| row % (PLACES + 1) > 0).all(|row| fake.row(ROWS, row).is_zero())
             && kernel.rows(OWNERS).iter().all(|owner| owner.is_zero())
+    }
+
+    /// oomkill counts on a machine without cgroup v2, too.
+    #[test]
+    fn without_a_hierarchy_all_counts_are_others_and_rows_are_given_back() {
+        let fake = Fake::new().with(OWNERS, PLACES).with(ROWS, 2 * (PLACES + 1));
+        let none: Result<Directories, NoCgroups> = Err(NoCgroups::Unified);
+        let mut cgroups = CgroupHistograms::new(&BY_CGROUP, none, Window(Duration::from_secs(60)), Buckets::default());
+        for round in 1..=3 {
+            (1..=6).for_each(|id| count(&fake, id, 10));
+            assert_eq!(counts(&fake, &mut cgroups), named(&[("other", 60 * round)]));
+            ticks(&fake, &mut cgroups, 2 * REST + 2);
+            assert_eq!(counts(&fake, &mut cgroups), named(&[("other", 60 * round)]));
+            assert!(is_free(&fake), "{round}");
+        }
     }
 
     #[test]
