@@ -604,7 +604,7 @@ pub(crate) mod tests {
 
     /// oomkill counts on a machine without cgroup v2, too.
     #[test]
-    fn without_a_hierarchy_all_counts_are_others_and_rows_are_given_back() {
+    fn without_a_hierarchy_all_counts_are_others() {
         let fake = Fake::new().with(OWNERS, PLACES).with(ROWS, 2 * (PLACES + 1));
         let none: Result<Directories, NoCgroups> = Err(NoCgroups::Unified);
         let mut cgroups = CgroupHistograms::new(&BY_CGROUP, none, Window(Duration::from_secs(60)), Buckets::default());
