@@ -227,6 +227,11 @@ fn is_of_a_module(program: &str) -> bool {
     ["ext4_", "xfs_", "zpl_"].iter().any(|prefix| program.contains(&format!("__{prefix}")))
 }
 
+/// True for a static function that the compiler of one of two kernels has inlined: Debian's 5.10 for arm64. Its module does without.
+fn may_be_inlined(program: &str) -> bool {
+    program.ends_with("__oom_kill_process")
+}
+
 /// Programs of a kernel, and its hooks.
 struct Relocated {
     programs: BTreeMap<String, Vec<bpf_insn>>,
@@ -270,7 +275,10 @@ fn what_x86_64_finds_in_a_kernel_arm64_finds_in_its_own() {
                 faults.push(format!("{name}: {here} relocations find nothing, on x86-64 {there}"));
             }
         }
-        let unhooked = x86_64.typed.difference(&aarch64.typed).filter(|program| !is_of_a_module(program));
+        let unhooked = x86_64
+            .typed
+            .difference(&aarch64.typed)
+            .filter(|program| !is_of_a_module(program) && !may_be_inlined(program));
         faults.extend(unhooked.map(|program| format!("{program}: no such hook")));
         assert!(faults.is_empty(), "arm64 {version}:\n{}", faults.join("\n"));
         assert!(aarch64.typed.len() > 30, "{:?}", aarch64.typed);
