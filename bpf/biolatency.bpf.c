@@ -87,7 +87,7 @@ struct bio_slow {
 #define SLOW_SYNC 8
 #define SLOW_META 16
 
-/* The agent's. What is `slowest` begins anew with the next number; the one before keeps its row until then. */
+/* The agent's. What is `slowest` restarts with the next number; the one before keeps its row until then. */
 struct bio_epoch {
 	__u64 number;
 	__u64 pad[7];

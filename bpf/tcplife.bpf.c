@@ -120,7 +120,7 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 	if (displaced)
 		LOSE(tcp_stats, displaced);
 	birth = &set->births[way];
-	/* A session counts from when it was established; until then each step begins it anew. */
+	/* A session counts from when it was established; until then each step begins it again. */
 	if (to < TCP_FIN_WAIT1) {
 		if (!known || to == TCP_SYN_SENT) {
 			birth->owner = 0;

@@ -170,8 +170,8 @@ impl Site {
         pairs.into_iter().map(alone).collect()
     }
 
-    /// Returns the changes that follow from the files of scripts and the orders. `anew` is the section of a script to be restarted.
-    fn changed_scripts(&mut self, anew: Option<&str>) -> Difference {
+    /// Returns the changes that follow from the files of scripts and the orders. `restart` is the section of a script to be restarted.
+    fn changed_scripts(&mut self, restart: Option<&str>) -> Difference {
         let Some(scripts) = &mut self.scripts else { return Difference::default() };
         let clusters = |(section, clusters): (&String, &Vec<u16>)| match self.pairs.contains_key(section) {
             true => clusters.clone(),
@@ -181,12 +181,12 @@ impl Site {
         let of_modules: Vec<u16> = self.modules.values().flat_map(|(_, clusters)| clusters).copied().collect();
         let is_meant = |section: &str| self.runs_scripts && self.orders.get(section) != Some(&false);
         let others = Others { modules: &of_modules, pairs: &of_pairs };
-        let ScriptChanges { gone, come } = scripts.change(&self.settings.prefix, is_meant, anew, &others);
-        let load = come.into_iter().map(|(enabled, script)| {
+        let ScriptChanges { removed, added } = scripts.change(&self.settings.prefix, is_meant, restart, &others);
+        let load = added.into_iter().map(|(enabled, script)| {
             let prepared = PreparedModules::alone(&enabled, Box::new(script));
             (vec![enabled], prepared)
         });
-        Difference { stop: gone, load: load.collect(), ..Difference::default() }
+        Difference { stop: removed, load: load.collect(), ..Difference::default() }
     }
 
     /// Returns true if a configuration has a section for scripts. Fails if its options have changed: the helper that runs bpftrace
@@ -285,9 +285,9 @@ impl Site {
             by.get(section) == other.get(section)
         };
         let stop = self.modules.keys().filter(|section| !is_kept(section, &self.modules, &wanted)).cloned().collect();
-        let come: Vec<String> =
+        let changed: Vec<String> =
             wanted.keys().filter(|section| !is_kept(section, &wanted, &self.modules)).cloned().collect();
-        let is_new = |section: &str| come.iter().any(|new| new == section);
+        let is_new = |section: &str| changed.iter().any(|new| new == section);
         let enabled: Vec<EnabledModule> =
             enabled.into_iter().filter(|module| is_new(&module.settings.section)).collect();
         let load = if enabled.is_empty() { Vec::new() } else { vec![(enabled, modules.of(is_new))] };
@@ -404,18 +404,18 @@ fn tell_stopped(prepared: &mut Prepared, section: &str, config: Option<&Config>)
 
 impl DesiredState for Site {
     fn poll(&mut self) -> Option<Difference> {
-        let has_changed = self.scripts.as_mut().is_some_and(Scripts::look);
+        let has_changed = self.scripts.as_mut().is_some_and(Scripts::scan);
         let of_scripts = if has_changed { self.changed_scripts(None) } else { Difference::default() };
-        let Changed { gone, mut come } = match self.loads_later {
-            true => self.watch.look(SystemTime::now()),
+        let Changed { removed, mut new } = match self.loads_later {
+            true => self.watch.scan(SystemTime::now()),
             false => Changed::default(),
         };
-        let mut stop = self.forget(&gone);
+        let mut stop = self.forget(&removed);
         // A section that is free again is that of a pair that was refused for it.
-        let is_free = |name: &&String| stop.contains(&section_of(name)) && !come.contains(name);
+        let is_free = |name: &&String| stop.contains(&section_of(name)) && !new.contains(name);
         let freed: Vec<String> = self.pairs.values().filter(is_free).cloned().collect();
-        come.extend(freed);
-        let mut difference = self.changed(&come);
+        new.extend(freed);
+        let mut difference = self.changed(&new);
         difference.stop.append(&mut stop);
         difference.join(of_scripts);
         (!difference.is_empty()).then_some(difference)

@@ -392,7 +392,7 @@ const PHRASES: &[(&str, &str)] = &[
     ("found no place", "was dropped because the map was full"),
     ("since the machine's", "since boot"),
     ("did not end in order", "unclean exit"),
-    ("begins anew", "restarts"),
+    ("anew", "again; restarts"),
     ("if nobody has", "if necessary"),
     ("tells of itself", "the agent's own"),
     ("is to be had", "is available"),

@@ -186,7 +186,7 @@ check "one line and one subtree after a third Install" registered_once
 check "the metrics answer after a third Install" answers
 
 cp "$PCP_PMCDCONF_PATH" "$scratch/conf"
-# What a package does after its upgrade: the program is started anew, and names are gone for less than a second, instead of three.
+# What a package does after its upgrade: the program is started again, and names are gone for less than a second, instead of three.
 before=$(agent_pid)
 watch_names &
 watching=$!
@@ -199,7 +199,7 @@ check "it is another process" test "$before" != "$(agent_pid)"
 check "its names were gone for less than a second" test "$(wc -l <"$scratch/gone")" -lt 10
 check "pmcd.conf has not been touched" cmp "$scratch/conf" "$PCP_PMCDCONF_PATH"
 sed -i 's|^corebcc.*|& -l /tmp/x.log|; s|pmdacorebcc -d|elsewhere/pmdacorebcc -d|' "$PCP_PMCDCONF_PATH"
-check "another program's line would be written anew" not sh -c ". \"\$PCP_DIR/etc/pcp.env\"; cd $pmda; . ./registration.sh; NAMESPACE=$root; is_current"
+check "another program's line would be written again" not sh -c ". \"\$PCP_DIR/etc/pcp.env\"; cd $pmda; . ./registration.sh; NAMESPACE=$root; is_current"
 cp "$scratch/conf" "$PCP_PMCDCONF_PATH"
 run "Upgrade with nothing to do" "$pmda" ./Upgrade
 check "it is silent" test ! -s "$scratch/out"

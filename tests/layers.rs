@@ -193,8 +193,9 @@ fn quoted(cell: &str) -> BTreeSet<&str> {
 #[test]
 fn the_map_of_the_rooms_has_these_arrows() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/design.md")).unwrap();
+    let (map, _) = page.split_once("## Threads").expect("the map of the rooms, then the threads");
     let mut rooms = 0;
-    for line in page.lines().filter(|line| line.starts_with("| `src/")) {
+    for line in map.lines().filter(|line| line.starts_with("| `src/")) {
         let cells: Vec<&str> = line.split('|').collect();
         let room = cells[1].trim().strip_prefix("`src/").unwrap().split('`').next().unwrap();
         let (_, allowed) = ARROWS.iter().find(|(name, _)| *name == room).unwrap_or_else(|| panic!("no room {room}"));
@@ -202,6 +203,44 @@ fn the_map_of_the_rooms_has_these_arrows() {
         rooms += 1;
     }
     assert!(rooms > 12, "{rooms} rooms in docs/design.md");
+}
+
+/// Returns the last name in backquotes before this place.
+fn quoted_last(text: &str) -> &str {
+    text.trim_end().rsplit('`').nth(1).unwrap_or_default()
+}
+
+#[test]
+fn the_excerpts_of_the_design_are_in_the_sources() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/design.md")).unwrap();
+    let trimmed = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    let mut excerpts = 0;
+    for (at, _) in page.match_indices("\n```rust\n") {
+        let excerpt = page[at + "\n```rust\n".len()..].split("\n```").next().unwrap();
+        let file = quoted_last(&page[..at]);
+        let source = fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(trimmed(&source).contains(&trimmed(excerpt)), "docs/design.md: {file} has no such lines:\n{excerpt}");
+        excerpts += 1;
+    }
+    assert!(excerpts > 4, "{excerpts} excerpts in docs/design.md");
+}
+
+#[test]
+fn the_walk_of_a_fetch_names_functions_of_its_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/design.md")).unwrap();
+    let (_, walk) = page.split_once("## The walk of a fetch").expect("the walk of a fetch");
+    let mut steps = 0;
+    for line in walk.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        let source = fs::read_to_string(root.join(cells[1])).unwrap_or_else(|error| panic!("{}: {error}", cells[1]));
+        let function = format!("fn {}", cells[2]);
+        let is_declared = |at: usize| source[at + function.len()..].starts_with(['(', '<']);
+        assert!(source.match_indices(&function).any(|(at, _)| is_declared(at)), "{}: no {function}", cells[1]);
+        steps += 1;
+    }
+    assert!(steps > 20, "{steps} steps of the walk in docs/design.md");
 }
 
 #[test]

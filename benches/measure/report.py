@@ -28,7 +28,7 @@ def write(file, part, text):
 def write_costs(part, text):
     """Puts a table into the page of costs, unless the others there are of another machine."""
     if machine() not in COSTS.read_text(encoding="utf-8"):
-        sys.exit(f"{COSTS} has numbers of another machine: name this one ({machine()}) at its beginning, and write all tables anew")
+        sys.exit(f"{COSTS} has numbers of another machine: name this one ({machine()}) at its beginning, and write all tables again")
     write(COSTS, part, text)
 
 

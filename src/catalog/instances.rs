@@ -25,7 +25,7 @@ impl Instances {
                 let file = writer.path(name);
                 Some(Cache::load(&file, writer.read(&file), max, SystemTime::now()).unwrap_or_else(|error| {
                     log::warn!(
-                        "{}: {error}; replacing the file, instance identifiers are assigned anew",
+                        "{}: {error}; replacing the file, instance identifiers are assigned again",
                         file.display()
                     );
                     Cache::new(Some(file), max)

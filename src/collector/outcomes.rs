@@ -96,7 +96,7 @@ impl LoadedSet {
                 let state = if pair.state == "failed" { "failed" } else { "running" };
                 return (state, pair.sentence());
             }
-            Some(State::Script(script)) => return script.life(),
+            Some(State::Script(script)) => return script.state(),
             _ => {}
         }
         if let Some(error) = held(&loaded.refreshes).errors.values().next() {

@@ -157,7 +157,7 @@ pub enum State {
 /// State of a script.
 pub trait ScriptState: Send + Sync {
     /// Returns the state and a sentence about it.
-    fn life(&self) -> (&'static str, String);
+    fn state(&self) -> (&'static str, String);
 
     /// Returns the script as JSON; texts that would be longer than `most` bytes are left out.
     fn json(&self, most: usize) -> String;

@@ -52,7 +52,7 @@ impl From<HostError> for NoProbes {
 
 #[derive(Default)]
 struct ProbedProcess {
-    life: Option<ProcessIdentity>,
+    identity: Option<ProcessIdentity>,
     sites: Vec<Site>,
     /// Number of sites that were attached to or tried.
     tried: usize,
@@ -234,10 +234,10 @@ impl ProcessProbes {
     fn count(&mut self, now: Instant) {
         let mut ended = Vec::new();
         for (&pid, process) in &mut self.processes {
-            let Some(then) = process.life else { continue };
-            match ProcessIdentity::of(pid).filter(|life| life.born == then.born) {
+            let Some(then) = process.identity else { continue };
+            match ProcessIdentity::of(pid).filter(|identity| identity.born == then.born) {
                 None => ended.push(pid),
-                Some(life) if life == then => {}
+                Some(identity) if identity == then => {}
                 // In another program; what is attached stays until that is looked at, since its file may be the same.
                 Some(_) => (process.attempts, process.due) = (0, Some(now)),
             }
@@ -248,11 +248,12 @@ impl ProcessProbes {
     fn look(&mut self, now: Instant, pid: u32, find: &mut dyn FnMut(&mut ProbeFiles, u32) -> Sites) {
         let ProcessProbes { name, files, processes, leaving, lacking, .. } = self;
         let Some(process) = processes.get_mut(&pid) else { return };
-        let life = ProcessIdentity::of(pid).filter(|life| process.life.is_none_or(|then| then.born == life.born));
-        if life.is_none() {
+        let identity =
+            ProcessIdentity::of(pid).filter(|identity| process.identity.is_none_or(|then| then.born == identity.born));
+        if identity.is_none() {
             return self.forget(pid);
         }
-        process.life = life;
+        process.identity = identity;
         let began = Instant::now();
         let found = find(files, pid);
         let dear = began.elapsed().saturating_sub(ProcessProbes::CHEAP) * 20;

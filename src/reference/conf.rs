@@ -28,7 +28,7 @@ fn description(page: &mut Page) {
     page.paragraph(
         "After a change, run `pmdacorebcc --check-syntax`, which only reads the files, or `pmdacorebcc --check`, which also loads the modules. \
          Then restart pmcd or run `Install` again; or, with `load_later`, `pmstore bcc.agent.control reload` or SIGHUP: only modules whose \
-         sections have changed are loaded anew.",
+         sections have changed are loaded again.",
     );
 }
 

@@ -76,8 +76,8 @@ struct Script {
 }
 
 impl ScriptState for Script {
-    fn life(&self) -> (&'static str, String) {
-        self.state.get().life()
+    fn state(&self) -> (&'static str, String) {
+        self.state.get().state()
     }
 
     fn json(&self, most: usize) -> String {

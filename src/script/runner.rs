@@ -403,8 +403,8 @@ mod tests {
             let _held = script.script.state.get();
             panic!("for the test")
         }));
-        let life = state.get().life();
-        assert_eq!(life, ("failed", "a fault of the agent, please report it: for the test".into()));
+        let shown = state.get().state();
+        assert_eq!(shown, ("failed", "a fault of the agent, please report it: for the test".into()));
     }
 
     #[test]

@@ -55,9 +55,9 @@ pub struct Others<'a> {
 #[derive(Default)]
 pub struct ScriptChanges {
     /// Sections whose modules end.
-    pub gone: Vec<String>,
+    pub removed: Vec<String>,
     /// Modules that begin after that.
-    pub come: Vec<(EnabledModule, ScriptModule)>,
+    pub added: Vec<(EnabledModule, ScriptModule)>,
 }
 
 impl Scripts {
@@ -89,16 +89,16 @@ impl Scripts {
     }
 
     /// Reads the files that have changed since they were read; returns true if there are any.
-    pub fn look(&mut self) -> bool {
-        let Changed { gone, come } = self.watch.look(SystemTime::now());
-        self.found.retain(|file, _| !gone.contains(file));
-        for file in &come {
+    pub fn scan(&mut self) -> bool {
+        let Changed { removed, new } = self.watch.scan(SystemTime::now());
+        self.found.retain(|file, _| !removed.contains(file));
+        for file in &new {
             self.found.extend([Found::read(&self.directory.join(format!("{file}.bt")))]);
         }
         if self.found.len() > MAX_SCRIPTS {
             self.read();
         }
-        !gone.is_empty() || !come.is_empty()
+        !removed.is_empty() || !new.is_empty()
     }
 
     /// True if there is a script of a section, served or not.
@@ -111,31 +111,31 @@ impl Scripts {
         self.served.contains_key(section)
     }
 
-    /// Brings the served modules in line with the files, for sections that `is_meant` allows. `anew` names a section that is
+    /// Brings the served modules in line with the files, for sections that `is_meant` allows. `restart` names a section that is
     /// restarted in any case.
     pub fn change(
         &mut self,
         prefix: &str,
         is_meant: impl Fn(&str) -> bool,
-        anew: Option<&str>,
+        restart: Option<&str>,
         others: &Others<'_>,
     ) -> ScriptChanges {
         let mut wanted = self.named();
         wanted.retain(|section, _| is_meant(section));
         let stays = |section: &str, served: &Served| {
             let is_same = wanted.get(section).is_some_and(|script| *script == served.script);
-            is_same && served.prefix == prefix && anew != Some(section)
+            is_same && served.prefix == prefix && restart != Some(section)
         };
-        let gone: Vec<String> = self
+        let removed: Vec<String> = self
             .served
             .iter()
             .filter(|(section, served)| !stays(section, served))
             .map(|(name, _)| name.clone())
             .collect();
-        gone.iter().for_each(|section| drop(self.served.remove(section)));
+        removed.iter().for_each(|section| drop(self.served.remove(section)));
         wanted.retain(|section, _| !self.served.contains_key(section));
-        let come = if wanted.is_empty() { Vec::new() } else { self.modules(wanted.into_values(), prefix, others) };
-        ScriptChanges { gone, come }
+        let added = if wanted.is_empty() { Vec::new() } else { self.modules(wanted.into_values(), prefix, others) };
+        ScriptChanges { removed, added }
     }
 
     /// Returns the scripts by section. Of two with the same name the served one is chosen, or else the first.
@@ -214,11 +214,11 @@ impl Scripts {
     pub fn start_thread(&mut self, confine: impl FnOnce() + Send + 'static) {
         let Some(helper) = self.helper.take() else { return };
         let (runner, expiry) = (Arc::clone(&self.runner), self.settings.expiry);
-        let life = move || {
+        let run = move || {
             confine();
             runner::run(&helper, &runner, expiry);
         };
-        if let Err(error) = thread::Builder::new().name("scripts".into()).stack_size(512 << 10).spawn(life) {
+        if let Err(error) = thread::Builder::new().name("scripts".into()).stack_size(512 << 10).spawn(run) {
             self.fail(&format!("cannot start a thread: {error}"));
         }
     }
@@ -360,14 +360,14 @@ mod tests {
         Scripts::new(ScriptSettings::default(), directory.into(), state.map(file)).unwrap()
     }
 
-    fn change(scripts: &mut Scripts, stopped: &[&str], anew: Option<&str>) -> (Vec<String>, Vec<String>) {
-        let changes = scripts.change("bcc.", |section| !stopped.contains(&section), anew, &NO_OTHERS);
-        (changes.gone, changes.come.iter().map(|(module, _)| module.settings.section.clone()).collect())
+    fn change(scripts: &mut Scripts, stopped: &[&str], restart: Option<&str>) -> (Vec<String>, Vec<String>) {
+        let changes = scripts.change("bcc.", |section| !stopped.contains(&section), restart, &NO_OTHERS);
+        (changes.removed, changes.added.iter().map(|(module, _)| module.settings.section.clone()).collect())
     }
 
-    fn sections(gone: &[&str], come: &[&str]) -> (Vec<String>, Vec<String>) {
+    fn sections(removed: &[&str], added: &[&str]) -> (Vec<String>, Vec<String>) {
         let names = |names: &[&str]| names.iter().map(|name| format!("script.{name}")).collect();
-        (names(gone), names(come))
+        (names(removed), names(added))
     }
 
     /// Directories below /tmp can be changed by anybody, so a script in them is found and refused.
@@ -391,7 +391,7 @@ mod tests {
         fs::write(&state, "500 a_pair.x\n").unwrap();
         let clusters = || {
             let changes = scripts(home.path(), Some(home.path())).change("bcc.", |_| true, None, &NO_OTHERS);
-            let (module, script) = &changes.come[0];
+            let (module, script) = &changes.added[0];
             assert!(script.names.is_none(), "it is not to run");
             let error = script.state.get().error.clone();
             assert!(error.contains("expected owner root"), "{error}");

@@ -1,4 +1,4 @@
-//! The tables of a script: one for its life, one for each of its maps, one for its output. They live until the agent ends, and equal
+//! The tables of a script: one for its state, one for each of its maps, one for its output. They live until the agent ends, and equal
 //! scripts share them.
 
 use super::output::{Cell, Row};
@@ -51,12 +51,12 @@ pub struct ScriptTable {
 
 #[derive(Debug)]
 enum What {
-    Life,
+    State,
     Map(ScriptMap),
     Output,
 }
 
-/// Returns the keys by which a script's tables keep their clusters: of its life, its maps, its output.
+/// Returns the keys by which a script's tables keep their clusters: of its state, its maps, its output.
 pub fn keys(script: &str, source: &Source) -> Vec<String> {
     let maps = source.maps.iter().map(|map| map.name.as_str());
     let data = maps.chain(source.prints.then_some(OUTPUT)).map(|map| format!("script.{script}.{map}"));
@@ -66,7 +66,7 @@ pub fn keys(script: &str, source: &Source) -> Vec<String> {
 /// Declares the tables of a script with these clusters, one for each key. A table without a cluster is left out.
 pub fn declare(script: &str, source: &Source, clusters: &[Option<u16>]) -> Vec<ScriptTable> {
     let maps = source.maps.iter().cloned().map(What::Map);
-    let whats = [What::Life].into_iter().chain(maps).chain(source.prints.then_some(What::Output));
+    let whats = [What::State].into_iter().chain(maps).chain(source.prints.then_some(What::Output));
     let table = |(what, cluster): (What, &Option<u16>)| {
         let (cluster, help) = (u32::from((*cluster)?), what.help(source));
         let spec = kept(format!("script.{script} {what:?} {cluster} {help:?}"), || spec(script, &what, cluster, help));
@@ -79,7 +79,7 @@ impl What {
     /// Returns the label `metrictype`, see [`ScriptMap::metric_type`].
     fn metric_type(&self) -> &'static str {
         match self {
-            What::Life => "control",
+            What::State => "control",
             What::Output => "output",
             What::Map(map) => map.metric_type(),
         }
@@ -88,7 +88,7 @@ impl What {
     /// Returns the help text that the script has for the table.
     fn help<'s>(&self, source: &'s Source) -> Option<&'s str> {
         let name = match self {
-            What::Life => return None,
+            What::State => return None,
             What::Map(map) => &map.name,
             What::Output => OUTPUT,
         };
@@ -107,7 +107,7 @@ fn spec(script: &str, what: &What, cluster: u32, help: Option<&str>) -> TableSpe
         oneline: leak(help),
     };
     let (shape, metrics): (Shape, Vec<MetricDef>) = match what {
-        What::Life => {
+        What::State => {
             let metrics = LIFE.iter().map(|(item, name, ty, sem, units, help)| {
                 metric(*item, (*name).into(), *ty, *sem, *units, format!("{help} (script {script})"))
             });
@@ -175,15 +175,15 @@ fn data_name(map: &str) -> String {
 }
 
 impl ScriptTable {
-    /// True if the table has values that the script counts, false for the table of its life.
+    /// True if the table has values that the script counts, false for the table of its state.
     pub fn is_data(&self) -> bool {
-        !matches!(self.what, What::Life)
+        !matches!(self.what, What::State)
     }
 
     /// Fills the table.
     pub fn fill(&self, state: &ScriptState, table: &mut Table) -> Result<(), RefreshError> {
         match &self.what {
-            What::Life => fill_life(state, table),
+            What::State => fill_state(state, table),
             What::Output => drop(table.single().text(TEXT, state.output.as_bytes())),
             What::Map(map) => {
                 let rows = state.rows(map, Instant::now())?;
@@ -194,7 +194,7 @@ impl ScriptTable {
     }
 }
 
-fn fill_life(state: &ScriptState, table: &mut Table) {
+fn fill_state(state: &ScriptState, table: &mut Table) {
     let row = table
         .single()
         .text(STATUS, state.status.word().as_bytes())
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_has_a_table_for_its_life_and_each_map() {
+    fn a_script_has_a_table_for_its_state_and_each_map() {
         let code = "BEGIN { @ = count(); @by[comm] = sum(1); @h = hist(1); @s = stats(1); printf(\"x\"); }";
         let source = Source::parse(code);
         let keys = keys("x", &source);

@@ -15,7 +15,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Reads the properties anew: a terminal can change its size.
+    /// Reads the properties again: a terminal can change its size.
     pub fn now() -> Screen {
         let is_terminal = stdout().is_terminal();
         let size = is_terminal.then(|| terminal_size::terminal_size_of(stdout())).flatten();

@@ -108,11 +108,11 @@ impl OfSite {
         let tables = self.modules.iter().flat_map(|(module, _)| module.tables());
         let taken: Vec<u16> = tables.map(|table| table.id.cluster() as u16).collect();
         let others = Others { modules: &taken, pairs: &[] };
-        let come = scripts.change(&settings.prefix, |section| is_one(section, "script", &names), None, &others).come;
-        if come.is_empty() {
+        let added = scripts.change(&settings.prefix, |section| is_one(section, "script", &names), None, &others).added;
+        if added.is_empty() {
             return Ok(());
         }
-        for (module, script) in come {
+        for (module, script) in added {
             self.modules.push((module, Box::new(script)));
         }
         scripts.start_helper(confine_to_scripts);

@@ -26,7 +26,7 @@ impl ClusterFile {
     pub fn load(&self, range: RangeInclusive<u16>) -> Clusters {
         let text = self.writer.read(&self.path).unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
-                log::warn!("{}: {error}; clusters are handed out anew", self.path.display());
+                log::warn!("{}: {error}; clusters are handed out again", self.path.display());
             }
             Vec::new()
         });

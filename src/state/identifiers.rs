@@ -126,7 +126,7 @@ impl Cache {
         lines.sort_by_key(|line| line.id);
         let mut below = 0;
         if let Some(far) = lines.iter().position(|line| line.id - std::mem::replace(&mut below, line.id) > FAR) {
-            log::warn!("{}: {} identifiers out of range are assigned anew", path.display(), lines.len() - far);
+            log::warn!("{}: {} identifiers out of range are assigned again", path.display(), lines.len() - far);
             lines.truncate(far);
         }
         let highest = lines

@@ -22,7 +22,7 @@ fn load_secret(path: &Path) -> Secret {
     };
     const WHAT: &str = "identifiers of stacks and pinned counts of exectop";
     if let Some(why) = lost {
-        log::warn!("{}: {why}; {WHAT} begin anew", path.display());
+        log::warn!("{}: {why}; {WHAT} restart", path.display());
     }
     let secret = Secret::random();
     if let Err(error) = replace_private_state(path, secret.text().as_bytes()) {

@@ -50,11 +50,11 @@ impl Writer {
         may_write: impl Fn() -> bool + Send + 'static,
     ) -> io::Result<()> {
         let of_thread = Arc::clone(&self.shared);
-        let life = move || {
+        let run = move || {
             confine();
             of_thread.write_all(&may_write);
         };
-        thread::Builder::new().name("state".into()).stack_size(256 << 10).spawn(life)?;
+        thread::Builder::new().name("state".into()).stack_size(256 << 10).spawn(run)?;
         self.shared.lock().is_started = true;
         Ok(())
     }

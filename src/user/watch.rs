@@ -47,16 +47,16 @@ impl FileStamp {
 /// Both files of a pair, or the file of a script.
 type Stamps = [Option<FileStamp>; 2];
 
-/// Changes since the last look, by names of pairs or scripts.
+/// Changes since the last scan, by names of pairs or scripts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// Pairs whose YAML file, and scripts whose file, no longer exists.
-    pub gone: Vec<String>,
+    pub removed: Vec<String>,
     /// New pairs or scripts, and those with a changed file.
-    pub come: Vec<String>,
+    pub new: Vec<String>,
 }
 
-/// A directory of pairs or scripts, as it was when it was last looked at.
+/// A directory of pairs or scripts, as it was at the last scan.
 pub struct Watch {
     directory: PathBuf,
     /// Returns the name of the pair or script that a file belongs to.
@@ -95,23 +95,23 @@ impl Watch {
     }
 
     /// Returns the changes since the last look. A file that is still being written is left for a later look.
-    pub fn look(&mut self, now: SystemTime) -> Changed {
+    pub fn scan(&mut self, now: SystemTime) -> Changed {
         let stamps = self.stamps();
         // What is left of a pair may be on its way out, too.
         let is_gone = |(name, [file, _]): &(&String, &Stamps)| match stamps.get(*name) {
             Some([now, _]) => file.is_some() && now.is_none(),
             None => true,
         };
-        let gone: Vec<String> = self.read.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
-        self.read.retain(|name, _| !gone.contains(name));
-        let mut come = Vec::new();
+        let removed: Vec<String> = self.read.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
+        self.read.retain(|name, _| !removed.contains(name));
+        let mut new = Vec::new();
         for (name, stamp) in stamps {
             if self.read.get(&name) != Some(&stamp) && self.is_settled(&stamp, now) {
                 self.read.insert(name.clone(), stamp);
-                come.push(name);
+                new.push(name);
             }
         }
-        Changed { gone, come }
+        Changed { removed, new }
     }
 
     fn is_settled(&self, stamps: &Stamps, now: SystemTime) -> bool {
@@ -137,9 +137,9 @@ impl Watch {
 mod tests {
     use super::*;
 
-    fn changed(gone: &[&str], come: &[&str]) -> Changed {
+    fn changed(removed: &[&str], new: &[&str]) -> Changed {
         let names = |names: &[&str]| names.iter().map(|name| String::from(*name)).collect();
-        Changed { gone: names(gone), come: names(come) }
+        Changed { removed: names(removed), new: names(new) }
     }
 
     #[test]
@@ -150,20 +150,20 @@ mod tests {
         let much_later = || later() + ALONE;
         ["a.yaml", "a.bpf.o"].iter().for_each(|name| write(name));
         let mut watch = Watch::pairs(home.path().into());
-        assert_eq!(watch.look(later()), changed(&[], &[]), "what was there is read at the start");
+        assert_eq!(watch.scan(later()), changed(&[], &[]), "what was there is read at the start");
         ["b.yaml", "c.yaml", "c.bpf.o", "e.bpf.o", ".d.yaml", ".d.bpf.o", "other.txt"]
             .iter()
             .for_each(|name| write(name));
-        assert_eq!(watch.look(now()), changed(&[], &[]), "files that have just been written");
-        assert_eq!(watch.look(later()), changed(&[], &["c"]), "those of `b` and `e` are to come");
-        assert_eq!(watch.look(much_later()), changed(&[], &["b", "e"]), "they do not come");
+        assert_eq!(watch.scan(now()), changed(&[], &[]), "files that have just been written");
+        assert_eq!(watch.scan(later()), changed(&[], &["c"]), "those of `b` and `e` are to come");
+        assert_eq!(watch.scan(much_later()), changed(&[], &["b", "e"]), "they do not come");
         fs::write(home.path().join("a.bpf.o"), "another").unwrap();
         fs::remove_file(home.path().join("c.yaml")).unwrap();
-        assert_eq!(watch.look(later()), changed(&["c"], &["a"]));
-        assert_eq!(watch.look(later()), changed(&[], &[]));
-        assert_eq!(watch.look(much_later()), changed(&[], &["c"]), "its object stays");
+        assert_eq!(watch.scan(later()), changed(&["c"], &["a"]));
+        assert_eq!(watch.scan(later()), changed(&[], &[]));
+        assert_eq!(watch.scan(much_later()), changed(&[], &["c"]), "its object stays");
         fs::remove_file(home.path().join("c.bpf.o")).unwrap();
-        assert_eq!(watch.look(later()), changed(&["c"], &[]));
+        assert_eq!(watch.scan(later()), changed(&["c"], &[]));
     }
 
     #[test]
@@ -174,12 +174,12 @@ mod tests {
         write("a.bt", "a");
         let mut watch = Watch::scripts(home.path().into());
         ["b.bt", "c.yaml", "other.txt"].iter().for_each(|name| write(name, "b"));
-        assert_eq!(watch.look(now()), changed(&[], &[]), "a file that has just been written");
-        assert_eq!(watch.look(later()), changed(&[], &["b"]));
+        assert_eq!(watch.scan(now()), changed(&[], &[]), "a file that has just been written");
+        assert_eq!(watch.scan(later()), changed(&[], &["b"]));
         write("b.bt", "another");
         fs::remove_file(home.path().join("a.bt")).unwrap();
-        assert_eq!(watch.look(later()), changed(&["a"], &["b"]));
-        assert_eq!(watch.look(later()), changed(&[], &[]));
+        assert_eq!(watch.scan(later()), changed(&["a"], &["b"]));
+        assert_eq!(watch.scan(later()), changed(&[], &[]));
     }
 
     #[test]
@@ -189,6 +189,6 @@ mod tests {
         fs::create_dir(home.path().join("programs.d")).unwrap();
         fs::write(home.path().join("programs.d/a.yaml"), "").unwrap();
         fs::write(home.path().join("programs.d/a.bpf.o"), "").unwrap();
-        assert_eq!(watch.look(SystemTime::now() + ALONE), changed(&[], &["a"]));
+        assert_eq!(watch.scan(SystemTime::now() + ALONE), changed(&[], &["a"]));
     }
 }

@@ -72,7 +72,7 @@ fn a_killed_agent_is_started_again_and_leaves_nothing_behind() {
     let (agent, programs) = (pmcd.agent(), pmcd.agents_programs());
     kill(Pid::from_raw(agent), Signal::SIGKILL).unwrap();
     wait_for("its programs to go", || still_loaded(&programs).is_empty().then_some(()));
-    // The next requests make pmcd notice and start it anew.
+    // The next requests make pmcd notice and start it again.
     pmcd.wait_for_values();
     assert_ne!(pmcd.agent(), agent);
     let log = pmcd.home.read("pmcd.log");

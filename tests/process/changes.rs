@@ -116,7 +116,7 @@ fn a_pair_comes_changes_and_goes_and_nothing_else_moves() {
     assert!(0 < kept_at && kept_at <= calls_at, "{loaded_at:?}");
     assert!(sum(values(&mut peer, "bcc.user.calls.calls_total").values()) > 0);
 
-    // Another help is another file: that pair alone begins anew.
+    // Another help is another file: that pair alone restarts.
     let text = fs::read_to_string(example("calls.yaml")).unwrap().replace("System calls by", "Calls by");
     let before = pmid(&mut peer, "bcc.user.calls.calls_total");
     write(&home, "calls.yaml", &text);
@@ -232,12 +232,12 @@ fn a_reload_changes_what_has_changed_and_no_more() {
     assert!(said.starts_with("nothing was changed: ") && said.contains("corebcc.conf:8: [exectop] cluster"), "{said}");
     assert_eq!(values(&mut peer, "bcc.agent.module.state")["biotop"], "running", "the old state");
 
-    // Another option loads that module anew; a user of the configuration may order from now on.
+    // Another option loads that module again; a user of the configuration may order from now on.
     let text = TWO.replace("sysfork, exectop", "sysfork, biotop").replace("[pmda]", "[pmda]\ncontrol_users = daemon");
     fs::write(home.config(), text.replace("cluster = 5", "cluster = 5\ninterval = 10")).unwrap();
-    let anew = programs_of(peer.agent.pid());
+    let reloaded = programs_of(peer.agent.pid());
     assert_eq!(reload(&mut peer), 0, "{}", home.log());
-    assert_ne!(programs_of(peer.agent.pid()), anew, "biotop's programs are others");
+    assert_ne!(programs_of(peer.agent.pid()), reloaded, "biotop's programs are others");
     let daemon = nix::unistd::User::from_name("daemon").unwrap().unwrap().uid;
     peer.send(&wire::attr(USER_ID, format!("{daemon}\0").as_bytes()));
     assert_eq!(order(&mut peer, "biotop", "stop"), 0, "{}", home.log());

@@ -402,7 +402,7 @@ fn orders_for_scripts_need_no_privilege_of_the_agent() {
     wait_for_end(second);
     assert_ne!(pid_of(&mut peer, "one"), second);
 
-    // One that is over begins anew.
+    // One that is over restarts.
     wait_for_status(&mut peer, "over", "stopped");
     wait_for_value(&mut peer, "bcc.script.over.data.x", "1");
     assert_eq!(order(&mut peer, "script.over", "restart"), 0);

@@ -93,7 +93,7 @@ impl IoCounts {
         self.fold(other, u64::wrapping_add)
     }
 
-    /// Returns the counts since `before`; all counts if the counters have begun anew.
+    /// Returns the counts since `before`; all counts if the counters have restarted.
     pub fn since(self, before: IoCounts) -> IoCounts {
         if self.requests < before.requests || self.bytes < before.bytes {
             return self;

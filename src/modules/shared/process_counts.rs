@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Counts by process identifier. They begin anew if an identifier is used again, and those of an ended process are kept for a while,
+/// Counts by process identifier. They restart at zero if an identifier is used again, and those of an ended process are kept for a while,
 /// so that its last counts are read.
 pub struct ProcessCounts<T> {
     /// Processes, in no order.
@@ -53,24 +53,24 @@ impl<T: Default> ProcessCounts<T> {
             self.all.push(Counted::new(pid, born));
             self.all.len() - 1
         });
-        let life = self.all.get_mut(place)?; // it has a place
-        if life.born == 0 && life.ended.is_none() {
-            life.born = born;
-        } else if born > life.born {
-            *life = Counted::new(pid, born);
+        let process = self.all.get_mut(place)?; // it has a place
+        if process.born == 0 && process.ended.is_none() {
+            process.born = born;
+        } else if born > process.born {
+            *process = Counted::new(pid, born);
         }
-        (born == life.born).then_some(&mut life.its)
+        (born == process.born).then_some(&mut process.its)
     }
 
     /// Returns the counts of a process, for callers that ask for the same ones repeatedly: `hint` is its likely index before, and its
     /// index afterwards.
     pub fn of_at(&mut self, hint: &mut u32, pid: u32, born: u64) -> Option<&mut T> {
-        let is = |life: &Counted<T>| life.pid == pid && life.born == born;
+        let is = |process: &Counted<T>| process.pid == pid && process.born == born;
         if !self.all.get(*hint as usize).is_some_and(is) {
             self.of(pid, born)?;
             *hint = u32::try_from(*self.places.get(&pid)?).ok()?;
         }
-        self.all.get_mut(*hint as usize).map(|life| &mut life.its)
+        self.all.get_mut(*hint as usize).map(|process| &mut process.its)
     }
 
     /// Returns the processes in the order of their identifiers.
@@ -80,7 +80,7 @@ impl<T: Default> ProcessCounts<T> {
 
     /// Returns the processes in no order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        self.all.iter_mut().map(|life| (life.pid, &mut life.its))
+        self.all.iter_mut().map(|process| (process.pid, &mut process.its))
     }
 
     /// Keeps the processes for which `keep` returns true.
@@ -89,7 +89,7 @@ impl<T: Default> ProcessCounts<T> {
         self.all.retain(keep);
         if self.all.len() < before {
             self.all.shrink_to(2 * self.all.len());
-            self.places = self.all.iter().enumerate().map(|(place, life)| (life.pid, place)).collect();
+            self.places = self.all.iter().enumerate().map(|(place, process)| (process.pid, place)).collect();
         }
     }
 
@@ -98,25 +98,25 @@ impl<T: Default> ProcessCounts<T> {
     pub fn tick(&mut self, stay: bool, has_ended: impl Fn(u32, &T) -> bool, count: impl Fn(&T) -> u64) {
         self.ticks += 1;
         let now = self.ticks;
-        for life in &mut self.all {
-            if std::mem::replace(&mut life.count, count(&life.its)) != life.count {
-                life.counted = Some(now);
+        for process in &mut self.all {
+            if std::mem::replace(&mut process.count, count(&process.its)) != process.count {
+                process.counted = Some(now);
             }
-            if life.ended.is_none() && has_ended(life.pid, &life.its) {
-                life.ended = Some(now);
+            if process.ended.is_none() && has_ended(process.pid, &process.its) {
+                process.ended = Some(now);
             }
         }
         if !stay {
-            self.retain(|life| {
-                let is_news = life.counted.is_some_and(|counted| now - counted < Self::GRACE);
-                is_news || life.ended.is_none_or(|ended| now - ended < Self::LINGER)
+            self.retain(|process| {
+                let is_news = process.counted.is_some_and(|counted| now - counted < Self::GRACE);
+                is_news || process.ended.is_none_or(|ended| now - ended < Self::LINGER)
             });
         }
         if let Some(surplus @ 1..) = self.all.len().checked_sub(Self::MOST) {
-            let mut ended: Vec<_> = self.all.iter().filter_map(|life| Some((life.ended?, life.pid))).collect();
+            let mut ended: Vec<_> = self.all.iter().filter_map(|process| Some((process.ended?, process.pid))).collect();
             ended.sort_unstable();
             let gone: BTreeSet<u32> = ended.into_iter().take(surplus).map(|(_, pid)| pid).collect();
-            self.retain(|life| !gone.contains(&life.pid));
+            self.retain(|process| !gone.contains(&process.pid));
         }
     }
 }
