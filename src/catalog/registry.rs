@@ -447,7 +447,7 @@ impl Source for Registry {
         let Some(index) = self.indom(indom) else { return };
         let entry = &self.entries[index];
         let shape = entry.served.spec.shape;
-        entry.instances.each_row(entry.table.as_ref(), &mut |row, id, name| {
+        entry.instances.each_row(entry.table.as_ref(), &mut |row, id, _| {
             if !wanted(id) {
                 return;
             }
@@ -457,12 +457,10 @@ impl Source for Registry {
                     let bound = |bound: u64| LabelValue::Int(i64::try_from(bound).unwrap_or(i64::MAX));
                     vec![label("lower_bound", bound(low)), label("upper_bound", bound(high))]
                 }
-                Shape::Buckets { .. } => bounds(name),
-                Shape::Seconds { .. } => le(name).into_iter().collect(),
                 _ => Vec::new(),
             };
-            let own = entry.table.as_ref().and_then(|table| table.labels(row));
-            labels.extend(own.into_iter().flatten().map(|(name, value)| label(name, value_of(value))));
+            let of_row = entry.table.iter().flat_map(|table| table.bucket(row).into_iter().chain(table.labels(row)));
+            labels.extend(of_row.flatten().map(|(name, value)| label(name, value_of(value))));
             out(id, labels);
         });
     }
@@ -529,24 +527,6 @@ impl Source for Registry {
 
 fn label(name: &'static str, value: LabelValue) -> Label {
     Label { name: name.into(), value, optional: false }
-}
-
-/// Returns the bounds at the beginning of a name as labels: numbers, if they are whole microseconds.
-fn bounds(name: &[u8]) -> Vec<Label> {
-    let name = String::from_utf8_lossy(name);
-    let Some((low, high)) = name.split("::").next().and_then(|bounds| bounds.split_once('-')) else {
-        return Vec::new();
-    };
-    let bound = |bound: &str| bound.parse().map_or_else(|_| LabelValue::Str(bound.to_owned().into()), LabelValue::Int);
-    vec![label("lower_bound", bound(low)), label("upper_bound", bound(high))]
-}
-
-/// Returns the upper bound of a bucket for Prometheus, which is the beginning of a name.
-fn le(name: &[u8]) -> Option<Label> {
-    let name = String::from_utf8_lossy(name);
-    let bound = name.split("::").next()?;
-    let is_bound = bound == "+Inf" || bound.starts_with(|c: char| c.is_ascii_digit()) && bound.parse::<f64>().is_ok();
-    is_bound.then(|| label("le", LabelValue::Str(bound.to_owned().into())))
 }
 
 fn value_of(value: &SeriesLabel) -> LabelValue {

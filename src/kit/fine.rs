@@ -1,6 +1,6 @@
 //! Log-linear histograms of times, as the programs count them (bpf/shared/fine.bpf.h): bounds, names, quantiles.
 
-use super::{Buckets, Log2, Row};
+use super::{Buckets, Log2, Row, SeriesLabel, SeriesLabels};
 use crate::bpf::types::fine_hist;
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -17,8 +17,12 @@ pub struct ServedBucket {
     pub id: u32,
     /// `LOW-HIGH` in microseconds, both ends included.
     pub name: String,
-    /// Upper bound in seconds, for the label `le` of Prometheus.
+    /// Labels of its instances: `lower_bound` and `upper_bound` in microseconds, both included. Whole bounds are numbers.
+    pub labels: SeriesLabels,
+    /// Upper bound in seconds, for Prometheus.
     pub le: String,
+    /// Labels of its instances for Prometheus: `le`.
+    pub labels_in_seconds: SeriesLabels,
     /// Fine buckets that it is the sum of.
     pub of: Range<usize>,
 }
@@ -150,16 +154,30 @@ impl Fine {
 }
 
 impl ServedBucket {
-    fn new(id: u32, name: String, of: Range<usize>) -> ServedBucket {
-        // Sixteenths of a microsecond: a double has them exactly, and its shortest decimal tells it apart.
-        let le = (Fine::low(of.end) as f64 / 16e6).to_string();
-        ServedBucket { id, name, le, of }
+    /// Makes a bucket with these bounds in sixteenths of a microsecond.
+    fn new(id: u32, (low, high): (u64, u64), le: String, of: Range<usize>) -> ServedBucket {
+        let texts = [low, high].map(|bound| (bound as f64 / 16.0).to_string());
+        let whole = |bound: u64| i64::try_from(bound / 16).ok().filter(|_| bound % 16 == 0);
+        let label = |bound: u64, text: &String| {
+            whole(bound).map_or_else(|| SeriesLabel::Text(text.clone()), SeriesLabel::Number)
+        };
+        let labels = vec![("lower_bound", label(low, &texts[0])), ("upper_bound", label(high, &texts[1]))];
+        let labels_in_seconds = vec![("le", SeriesLabel::Text(le.clone()))];
+        ServedBucket { id, name: texts.join("-"), labels, le, labels_in_seconds, of }
+    }
+
+    /// Makes the bucket that is the sum of these, with an upper bound in whole microseconds if `is_whole`.
+    fn of(id: u32, of: Range<usize>, is_whole: bool) -> ServedBucket {
+        let (low, end) = (Fine::low(of.start), Fine::low(of.end));
+        let high = if is_whole { (end - 1) / 16 * 16 } else { end - 1 };
+        // A double has sixteenths exactly, and its shortest decimal tells it apart.
+        ServedBucket::new(id, (low, high), (end as f64 / 16e6).to_string(), of)
     }
 }
 
 fn octaves_served() -> Vec<ServedBucket> {
     let first = |octave: u32| if octave == 0 { 0 } else { (octave as usize + 1) << 4 };
-    let octave = |id: u32| ServedBucket::new(id, Log2::name(id), first(id)..first(id + 1));
+    let octave = |id: u32| ServedBucket::of(id, first(id)..first(id + 1), true);
     (0..LAST_SERVED).map(octave).chain([last_served()]).collect()
 }
 
@@ -171,12 +189,8 @@ fn parts_served(ids: u32, size: usize) -> Vec<ServedBucket> {
     let parts = begins.map(|begin| begin..begin + size);
     let below = (first > 0).then_some(0..first);
     let served = below.into_iter().chain(parts).map(|of| {
-        let (low, high) = (Fine::low(of.start), Fine::low(of.end) - 1);
-        let name = match low {
-            256.. => format!("{}-{}", low / 16, high / 16),
-            _ => format!("{}-{}", low as f64 / 16.0, high as f64 / 16.0),
-        };
-        ServedBucket::new(ids + (of.start / size) as u32, name, of)
+        let (id, is_whole) = (ids + (of.start / size) as u32, Fine::low(of.start) >= 256);
+        ServedBucket::of(id, of, is_whole)
     });
     served.chain([last]).collect()
 }
@@ -185,7 +199,7 @@ fn parts_served(ids: u32, size: usize) -> Vec<ServedBucket> {
 fn last_served() -> ServedBucket {
     let (low, high) = (Log2::bounds(LAST_SERVED).0, Log2::bounds(31).1);
     let of = (LAST_SERVED as usize + 1) << 4..Fine::BUCKETS;
-    ServedBucket { le: "+Inf".into(), ..ServedBucket::new(LAST_SERVED, format!("{low}-{high}"), of) }
+    ServedBucket::new(LAST_SERVED, (16 * low, 16 * high), "+Inf".into(), of)
 }
 
 #[cfg(test)]
@@ -250,6 +264,32 @@ mod tests {
     }
 
     /// Quantiles from the buckets differ from those of the samples by at most the error that the help text states.
+    #[test]
+    fn labels_of_a_bucket_are_its_bounds() {
+        let labels = |buckets, id| {
+            let bucket = Fine::served(buckets).iter().find(|bucket| bucket.id == id).unwrap();
+            (&bucket.name[..], bucket.labels.clone(), bucket.labels_in_seconds.clone())
+        };
+        let expected = |low, high, le: &str| {
+            (vec![("lower_bound", low), ("upper_bound", high)], vec![("le", SeriesLabel::Text(le.into()))])
+        };
+        let (number, text) = (SeriesLabel::Number, |text: &str| SeriesLabel::Text(text.into()));
+        for (buckets, id, name, (bounds, le)) in [
+            (Buckets::Log2, 0, "0-1", expected(number(0), number(1), "0.000002")),
+            (Buckets::Log2, 4, "16-31", expected(number(16), number(31), "0.000032")),
+            (
+                Buckets::Log2,
+                LAST_SERVED,
+                "33554432-4294967295",
+                expected(number(1 << 25), number(u32::MAX.into()), "+Inf"),
+            ),
+            (Buckets::Fine, FINE_IDS + 1, "0.0625-0.0625", expected(text("0.0625"), text("0.0625"), "0.000000125")),
+            (Buckets::Quarters, QUARTER_IDS, "0-0.9375", expected(number(0), text("0.9375"), "0.000001")),
+        ] {
+            assert_eq!(labels(buckets, id), (name, bounds, le));
+        }
+    }
+
     #[test]
     fn quantiles_are_as_near_as_their_help_says() {
         let mut state = 1u64;

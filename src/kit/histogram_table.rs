@@ -295,7 +295,7 @@ pub fn set_buckets(
         return set_seconds(table, buckets, series, totals, count_in);
     }
     for bucket in Fine::served(buckets) {
-        let row = bucket_row(table, series, bucket.id, &bucket.name);
+        let row = bucket_row(table, series, bucket.id, &bucket.name, &bucket.labels);
         totals
             .iter()
             .enumerate()
@@ -313,7 +313,7 @@ fn set_seconds(
 ) {
     let mut below = vec![0u64; totals.len()];
     for bucket in Fine::served(buckets) {
-        let mut row = bucket_row(table, series, bucket.id, &bucket.le);
+        let mut row = bucket_row(table, series, bucket.id, &bucket.le, &bucket.labels_in_seconds);
         for (histogram, ((counts, _), below)) in totals.iter().zip(&mut below).enumerate() {
             *below = below.wrapping_add(count_in(counts, bucket));
             row = row.set(Metric::new(histogram * SECONDS_METRICS), *below);
@@ -335,11 +335,13 @@ fn bucket_row<'a>(
     series: Option<(&[u8], &Arc<SeriesLabels>)>,
     id: u32,
     bucket: &str,
+    of_bucket: &'static SeriesLabels,
 ) -> RowMut<'a> {
     match series {
         None => table.numbered(id, bucket.as_bytes()),
         Some((name, labels)) => table.named(&[bucket.as_bytes(), b"::", name].concat()).labels(labels),
     }
+    .bucket(of_bucket)
 }
 
 /// A way to read a histogram for its window.

@@ -93,6 +93,8 @@ pub struct Table {
     text: Vec<u8>,
     /// Labels by row; only rows with labels are listed.
     labels: Vec<(usize, Arc<SeriesLabels>)>,
+    /// Labels of buckets by row; only rows that are buckets of a histogram are listed.
+    buckets: Vec<(usize, &'static SeriesLabels)>,
 }
 
 impl Table {
@@ -137,6 +139,7 @@ impl Table {
         self.columns.iter_mut().for_each(Column::clear);
         self.text.clear();
         self.labels.clear();
+        self.buckets.clear();
     }
 
     /// Returns the number of rows.
@@ -234,6 +237,12 @@ impl Table {
         Some(&self.labels[at].1)
     }
 
+    /// Returns the labels of the bucket that a row is, which are its bounds.
+    pub fn bucket(&self, row: usize) -> Option<&'static SeriesLabels> {
+        let at = self.buckets.binary_search_by_key(&row, |(row, _)| *row).ok()?;
+        Some(self.buckets[at].1)
+    }
+
     /// Returns the columns without a value in any row, a bit each; columns from 64 on are left out.
     pub fn empty_columns(&self) -> u64 {
         let empty = self.columns.iter().take(64).enumerate().filter(|(_, column)| column.is_empty());
@@ -282,6 +291,12 @@ impl RowMut<'_> {
     /// Sets the labels of the row.
     pub fn labels(self, labels: &Arc<SeriesLabels>) -> Self {
         self.table.labels.push((self.row, Arc::clone(labels)));
+        self
+    }
+
+    /// Sets the labels of the bucket that the row is.
+    pub fn bucket(self, labels: &'static SeriesLabels) -> Self {
+        self.table.buckets.push((self.row, labels));
         self
     }
 
