@@ -157,7 +157,7 @@ impl ServedBucket {
     /// Makes a bucket with these bounds in sixteenths of a microsecond.
     fn new(id: u32, (low, high): (u64, u64), le: String, of: Range<usize>) -> ServedBucket {
         let texts = [low, high].map(|bound| (bound as f64 / 16.0).to_string());
-        let whole = |bound: u64| i64::try_from(bound / 16).ok().filter(|_| bound % 16 == 0);
+        let whole = |bound: u64| i64::try_from(bound / 16).ok().filter(|_| bound.is_multiple_of(16));
         let label = |bound: u64, text: &String| {
             whole(bound).map_or_else(|| SeriesLabel::Text(text.clone()), SeriesLabel::Number)
         };
