@@ -1,6 +1,7 @@
 //! Names of code in the kernel and in processes, and addresses of the kernel's functions.
 
 use super::demangle::demangled;
+use super::kallsyms::{each_kernel_symbol, NamesByAddress};
 use super::process_symbols::{ProcessSymbols, Symbol};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -66,33 +67,28 @@ pub fn kernel_functions(names: &[&str]) -> HashMap<String, Range<u64>> {
 
 /// Reads /proc/kallsyms until all names are found. Nothing is cached, since it has a hundred thousand functions. The
 /// kernel's own are listed by address, and a function ends where the next one begins.
-fn find(mut kallsyms: impl BufRead, names: &[&str]) -> HashMap<String, Range<u64>> {
+fn find(kallsyms: impl BufRead, names: &[&str]) -> HashMap<String, Range<u64>> {
     let (mut found, mut begun) = (HashMap::new(), Vec::<(String, u64)>::new());
-    let mut line = String::new();
-    while found.len() < names.len() && kallsyms.read_line(&mut line).is_ok_and(|length| length > 0) {
-        if let Some((address, name)) = function(&line) {
-            begun.retain(|(name, start)| {
-                let ends = address > *start;
-                if ends {
-                    found.entry(name.clone()).or_insert(*start..address);
-                }
-                !ends
-            });
-            if names.contains(&name) {
-                begun.push((name.into(), address));
-            }
-        }
-        line.clear();
+    if names.is_empty() {
+        return found;
     }
+    each_kernel_symbol(kallsyms, |symbol| {
+        if symbol.address == 0 || !symbol.is_function {
+            return true;
+        }
+        begun.retain(|(name, start)| {
+            let ends = symbol.address > *start;
+            if ends {
+                found.entry(name.clone()).or_insert(*start..symbol.address);
+            }
+            !ends
+        });
+        if names.contains(&symbol.name) {
+            begun.push((symbol.name.into(), symbol.address));
+        }
+        found.len() < names.len()
+    });
     found
-}
-
-/// Returns address and name from a line `ADDRESS TYPE NAME` or `ADDRESS TYPE NAME [MODULE]`, if it is of a function.
-fn function(line: &str) -> Option<(u64, &str)> {
-    let mut words = line.split_ascii_whitespace();
-    let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
-    let address = u64::from_str_radix(address, 16).unwrap_or(0);
-    (address != 0 && matches!(kind, "t" | "T" | "w" | "W")).then_some((address, name))
 }
 
 /// Calls `action` with the kernel's functions, which are read at first use and again after modules were loaded or
@@ -123,48 +119,23 @@ fn modules(list: &str) -> Vec<String> {
 
 /// Functions of the kernel.
 #[derive(Default)]
-struct Functions {
-    /// Start address, and offset of the name in `names`; ordered by address.
-    starts: Vec<(u64, u32)>,
-    /// Names, each followed by a newline.
-    names: String,
-}
+struct Functions(NamesByAddress);
 
 impl Functions {
-    /// Reads the lines of /proc/kallsyms.
-    fn read(mut kallsyms: impl BufRead) -> Functions {
-        let mut functions = Functions::default();
-        let mut line = String::new();
-        while kallsyms.read_line(&mut line).is_ok_and(|length| length > 0) {
-            functions.add(&line);
-            line.clear();
-        }
-        functions.starts.sort_by_key(|&(address, _)| address);
-        functions.starts.shrink_to_fit();
-        functions.names.shrink_to_fit();
-        functions
+    /// Reads the functions of /proc/kallsyms. Long names are cut.
+    fn read(kallsyms: impl BufRead) -> Functions {
+        Functions(NamesByAddress::read(kallsyms, |symbol, names| {
+            if symbol.is_function {
+                names.push_str(symbol.name.get(..Symbol::NAME).unwrap_or(symbol.name));
+            }
+            symbol.is_function
+        }))
     }
 
-    fn add(&mut self, line: &str) {
-        if let Some((address, name)) = function(line) {
-            self.starts.push((address, self.names.len() as u32));
-            self.names.push_str(name.get(..Symbol::NAME).unwrap_or(name));
-            self.names.push('\n');
-        }
-    }
-
-    fn name(&self, at: u32) -> &str {
-        self.names[at as usize..].split('\n').next().unwrap_or_default()
-    }
-
-    /// Returns the function at an address: of several with the same start the first, as in the kernel's messages. The
-    /// end of the last function is unknown, so no address is in it.
+    /// Returns the function at an address. The end of the last function is unknown, so no address is in it.
     fn at(&self, address: u64) -> Option<Symbol> {
-        let beyond = self.starts.partition_point(|&(start, _)| start <= address);
-        let (start, _) = *self.starts.get(beyond.checked_sub(1)?)?;
-        self.starts.get(beyond)?;
-        let (_, name) = *self.starts.get(self.starts.partition_point(|&(other, _)| other < start))?;
-        Some(Symbol { name: demangled(self.name(name), Symbol::NAME), offset: address - start })
+        let (start, name, has_end) = self.0.at(address)?;
+        has_end.then(|| Symbol { name: demangled(name, Symbol::NAME), offset: address - start })
     }
 }
 

@@ -1,22 +1,19 @@
 //! Addresses of kernel symbols, which a pair's programs find in constants named `kaddr_SYMBOL`.
 
+use crate::host::each_kernel_symbol;
 use crate::loader::Refusal;
 use std::collections::HashMap;
 use std::io::BufRead;
 
 /// Returns the constants for these symbols from the lines of /proc/kallsyms, or the symbols that are missing or not unique.
-pub fn constants(symbols: &[String], mut kallsyms: impl BufRead) -> Result<Vec<(String, u64)>, Refusal> {
+pub fn constants(symbols: &[String], kallsyms: impl BufRead) -> Result<Vec<(String, u64)>, Refusal> {
     let mut found: HashMap<&str, u64> = HashMap::new();
-    let mut line = Vec::new();
-    while kallsyms.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-        if let Some((name, address)) = symbol(&line) {
-            // Of symbols with one name the last counts, as in ebpf_exporter.
-            if let Some(wanted) = symbols.iter().find(|symbol| *symbol == name) {
-                found.insert(wanted, address);
-            }
-        }
-        line.clear();
-    }
+    each_kernel_symbol(kallsyms, |found_symbol| {
+        // Of symbols with one name the last counts, as in ebpf_exporter.
+        let wanted = symbols.iter().find(|symbol| *symbol == found_symbol.name && found_symbol.module.is_none());
+        found.extend(wanted.map(|wanted| (wanted.as_str(), found_symbol.address)));
+        true
+    });
     let constant = |symbol: &String| {
         match found.get(symbol.as_str()) {
         Some(0) => Err(Refusal::missing(format!(
@@ -30,15 +27,6 @@ pub fn constants(symbols: &[String], mut kallsyms: impl BufRead) -> Result<Vec<(
     }
     };
     symbols.iter().map(constant).collect()
-}
-
-/// Parses a line, as `ffffffff81000000 T NAME`. The name of a symbol in a module is followed by a tab and the module's name.
-fn symbol(line: &[u8]) -> Option<(&str, u64)> {
-    let line = std::str::from_utf8(line).ok()?.trim_end_matches('\n');
-    let mut words = line.split(' ');
-    let (address, _, name) = (words.next()?, words.next()?, words.next()?);
-    let address = u64::from_str_radix(address, 16).ok()?;
-    words.next().is_none().then_some((name, address))
 }
 
 #[cfg(test)]

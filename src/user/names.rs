@@ -1,7 +1,7 @@
 //! Names for numbers that programs report: disks, interfaces, cgroups, kernel symbols, PCI devices. A list is read at the first use,
 //! and again after a while, so that a device that takes over the number of another gets its own name.
 
-use crate::host::walk_below;
+use crate::host::{walk_below, NamesByAddress};
 use crate::modules::system_calls;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -25,7 +25,7 @@ pub struct Names {
     interfaces: Kept<HashMap<u32, String>>,
     cgroups: HashMap<u64, String>,
     cgroups_read: Option<Instant>,
-    symbols: Kept<Symbols>,
+    symbols: Kept<NamesByAddress>,
     system_calls: Vec<Option<&'static str>>,
     pci: Option<Option<Pci>>,
 }
@@ -94,20 +94,19 @@ impl Names {
 
     /// Returns the kernel symbol that begins at an address.
     pub fn symbol(&mut self, address: u64) -> Option<&str> {
-        let (start, name) = self.symbols().at(address)?;
+        let (start, name, _) = self.symbols().at(address)?;
         (start == address).then_some(name)
     }
 
     /// Returns the kernel symbol that contains an address.
     pub fn symbol_around(&mut self, address: u64) -> Option<&str> {
-        self.symbols().at(address).map(|(_, name)| name)
+        self.symbols().at(address).map(|(_, name, _)| name)
     }
 
-    fn symbols(&mut self) -> &Symbols {
+    fn symbols(&mut self) -> &NamesByAddress {
         let file = self.path("proc/kallsyms");
-        self.symbols.read(SYMBOLS_FRESH, || {
-            fs::File::open(file).map(|file| Symbols::read(BufReader::new(file))).unwrap_or_default()
-        })
+        self.symbols
+            .read(SYMBOLS_FRESH, || fs::File::open(file).map(|file| symbols(BufReader::new(file))).unwrap_or_default())
     }
 
     /// Returns the kernel's name of the system call with this number.
@@ -171,41 +170,13 @@ fn cgroups(mount: &Path, root: &Path, out: &mut HashMap<u64, String>) {
     });
 }
 
-/// The kernel's symbols by address.
-#[derive(Default)]
-struct Symbols {
-    /// Address of each symbol, in ascending order, and the offset of its name in `names`.
-    starts: Vec<(u64, u32)>,
-    /// Names, each followed by a newline.
-    names: String,
-}
-
-impl Symbols {
-    /// Parses lines `ADDRESS TYPE NAME`. The name of a symbol in a module is followed by a tab and `[MODULE]`.
-    fn read(mut kallsyms: impl BufRead) -> Symbols {
-        let mut symbols = Symbols::default();
-        let mut line = String::new();
-        while kallsyms.read_line(&mut line).is_ok_and(|length| length > 0) {
-            let mut words = line.trim_end().splitn(3, ' ');
-            let address = words.next().and_then(|address| u64::from_str_radix(address, 16).ok()).unwrap_or(0);
-            if let (Some(name), true) = (words.nth(1), address != 0) {
-                symbols.starts.push((address, symbols.names.len() as u32));
-                symbols.names.push_str(name);
-                symbols.names.push('\n');
-            }
-            line.clear();
-        }
-        symbols.starts.sort_by_key(|&(address, _)| address);
-        symbols
-    }
-
-    /// Returns the nearest symbol at or below an address; of several at that place the first.
-    fn at(&self, address: u64) -> Option<(u64, &str)> {
-        let beyond = self.starts.partition_point(|&(start, _)| start <= address);
-        let (start, _) = *self.starts.get(beyond.checked_sub(1)?)?;
-        let (_, name) = *self.starts.get(self.starts.partition_point(|&(other, _)| other < start))?;
-        Some((start, self.names[name as usize..].split('\n').next().unwrap_or_default()))
-    }
+/// Reads the kernel's symbols. The name of one in a module is followed by a tab and `[MODULE]`.
+fn symbols(kallsyms: impl BufRead) -> NamesByAddress {
+    NamesByAddress::read(kallsyms, |symbol, names| {
+        names.push_str(symbol.name);
+        symbol.module.iter().for_each(|module| names.extend(["\t", module]));
+        true
+    })
 }
 
 /// Names of PCI vendors, devices and classes (`pci.ids`).
