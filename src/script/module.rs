@@ -77,7 +77,7 @@ struct Script {
 
 impl ScriptState for Script {
     fn state(&self) -> (&'static str, String) {
-        self.state.get().state()
+        self.state.get().summary()
     }
 
     fn json(&self, most: usize) -> String {

@@ -403,7 +403,7 @@ mod tests {
             let _held = script.script.state.get();
             panic!("for the test")
         }));
-        let shown = state.get().state();
+        let shown = state.get().summary();
         assert_eq!(shown, ("failed", "a fault of the agent, please report it: for the test".into()));
     }
 

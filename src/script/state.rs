@@ -92,7 +92,7 @@ impl ScriptState {
     }
 
     /// Returns the state of its module, and a sentence about it.
-    pub fn state(&self) -> (&'static str, String) {
+    pub fn summary(&self) -> (&'static str, String) {
         match self.status {
             Status::Started => match (self.failure(), self.skipped.0) {
                 (Some(failure), _) => ("failed", failure),
@@ -387,10 +387,10 @@ mod tests {
         state.start(17);
         assert_eq!((state.status, state.pid), (Status::Starting, Some(17)));
         state.line(br#"{"type": "attached_probes", "data": {"probes": 2}}"#);
-        assert_eq!((state.status, state.state().0), (Status::Starting, "postponed"), "it begins to attach");
+        assert_eq!((state.status, state.summary().0), (Status::Starting, "postponed"), "it begins to attach");
         state.complain(b"ERROR: Unknown error -1: couldn't set RLIMIT_MEMLOCK\n", "x.bt");
         state.line(br#"{"type": "map", "data": {"@a": 3, "@b": 4}}"#);
-        assert_eq!(state.state(), ("running", "bpftrace has attached 1 probes".into()));
+        assert_eq!(state.summary(), ("running", "bpftrace has attached 1 probes".into()));
         assert_eq!((state.status, state.probes()), (Status::Started, 1), "the probe that prints is not its own");
         assert!(state.error.is_empty() && state.messages.contains("RLIMIT_MEMLOCK"));
         let map = |name: &str| ScriptMap { name: name.into(), ..state.source.maps[0].clone() };
@@ -425,15 +425,15 @@ mod tests {
         assert_eq!(state.expires_at(expiry), Some(now + expiry));
         state.expire(expiry);
         let sentence = "ended, since nobody fetched its values for 60 s; whoever does has it started again";
-        assert_eq!((state.state(), state.pid), (("postponed", sentence.into()), None));
+        assert_eq!((state.summary(), state.pid), (("postponed", sentence.into()), None));
         let map = state.source.maps[0].clone();
         assert_eq!(state.rows(&map, now).unwrap_err().0, sentence);
         assert!(!state.take_wanted());
         assert!(state.read(now) && state.take_wanted() && !state.take_wanted());
         state.start(18);
-        assert_eq!((state.state().0, state.expires_at(expiry).is_some()), ("postponed", true));
+        assert_eq!((state.summary().0, state.expires_at(expiry).is_some()), ("postponed", true));
         state.end(0, None);
-        assert_eq!((state.state().0, state.expires_at(expiry)), ("running", None), "it has ended by itself");
+        assert_eq!((state.summary().0, state.expires_at(expiry)), ("running", None), "it has ended by itself");
     }
 
     #[test]
@@ -466,11 +466,11 @@ mod tests {
         let state = started(both.as_bytes());
         let failure =
             "attached to none of its 2 hooks: kprobe:a, kprobe:b: this kernel lacks them, or cannot trace them";
-        assert_eq!((state.state(), state.failure()), (("failed", failure.into()), Some(failure.into())));
+        assert_eq!((state.summary(), state.failure()), (("failed", failure.into()), Some(failure.into())));
         let state = started(one.as_bytes());
         let sentence = "bpftrace has attached 4 probes, and 1 not: kprobe:a";
-        assert_eq!((state.state(), state.failure()), (("running", sentence.into()), None));
-        assert_eq!(started(b"").state().1, "bpftrace has attached 5 probes");
+        assert_eq!((state.summary(), state.failure()), (("running", sentence.into()), None));
+        assert_eq!(started(b"").summary().1, "bpftrace has attached 5 probes");
     }
 
     #[test]
@@ -488,7 +488,7 @@ mod tests {
         assert_eq!((state.status, state.exit_code), (Status::Error, 1));
         assert_eq!(state.error, "x.bt:1:14-20: ERROR: Unknown identifier: 'nosuch'\n");
         assert_eq!(
-            state.state().1,
+            state.summary().1,
             "bpftrace ended with exit code 1: x.bt:1:14-20: ERROR: Unknown identifier: 'nosuch'"
         );
         state.start(18);
