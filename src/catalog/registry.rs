@@ -451,14 +451,12 @@ impl Source for Registry {
             if !wanted(id) {
                 return;
             }
-            let mut labels = match shape {
-                Shape::Log2(_) => {
-                    let (low, high) = Log2::bounds(id);
-                    let bound = |bound: u64| LabelValue::Int(i64::try_from(bound).unwrap_or(i64::MAX));
-                    vec![label("lower_bound", bound(low)), label("upper_bound", bound(high))]
-                }
-                _ => Vec::new(),
-            };
+            let mut labels = Vec::new();
+            if let Shape::Log2(_) = shape {
+                let (low, high) = Log2::bounds(id);
+                let bound = |bound: u64| LabelValue::Int(i64::try_from(bound).unwrap_or(i64::MAX));
+                labels.extend([label("lower_bound", bound(low)), label("upper_bound", bound(high))]);
+            }
             let of_row = entry.table.iter().flat_map(|table| table.bucket(row).into_iter().chain(table.labels(row)));
             labels.extend(of_row.flatten().map(|(name, value)| label(name, value_of(value))));
             out(id, labels);

@@ -49,7 +49,7 @@ impl NamesByAddress {
     /// Keeps the names that `name` appends for the symbols of /proc/kallsyms whose addresses are not hidden. It returns false, and appends
     /// nothing, for a symbol to leave out.
     pub fn read(kallsyms: impl BufRead, name: impl Fn(&KernelSymbol<'_>, &mut String) -> bool) -> NamesByAddress {
-        let NamesByAddress { mut starts, mut names } = NamesByAddress::default();
+        let (mut starts, mut names) = (Vec::new(), String::new());
         each_kernel_symbol(kallsyms, |symbol| {
             let at = names.len() as u32;
             if symbol.address != 0 && name(symbol, &mut names) {

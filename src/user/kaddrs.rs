@@ -8,10 +8,10 @@ use std::io::BufRead;
 /// Returns the constants for these symbols from the lines of /proc/kallsyms, or the symbols that are missing or not unique.
 pub fn constants(symbols: &[String], kallsyms: impl BufRead) -> Result<Vec<(String, u64)>, Refusal> {
     let mut found: HashMap<&str, u64> = HashMap::new();
-    each_kernel_symbol(kallsyms, |found_symbol| {
+    each_kernel_symbol(kallsyms, |symbol| {
         // Of symbols with one name the last counts, as in ebpf_exporter.
-        let wanted = symbols.iter().find(|symbol| *symbol == found_symbol.name && found_symbol.module.is_none());
-        found.extend(wanted.map(|wanted| (wanted.as_str(), found_symbol.address)));
+        let wanted = symbols.iter().find(|wanted| *wanted == symbol.name && symbol.module.is_none());
+        found.extend(wanted.map(|wanted| (wanted.as_str(), symbol.address)));
         true
     });
     let constant = |symbol: &String| {

@@ -94,7 +94,7 @@ impl Watch {
         watch
     }
 
-    /// Returns the changes since the last look. A file that is still being written is left for a later look.
+    /// Returns the changes since the last scan. A file that is still being written is left for a later scan.
     pub fn scan(&mut self, now: SystemTime) -> Changed {
         let stamps = self.stamps();
         // What is left of a pair may be on its way out, too.
