@@ -10,6 +10,7 @@ struct net_row {
 };
 
 #define COUNTS struct net_row
+#define STEM netproc
 #include "shared/by_process.bpf.h"
 
 static __always_inline void OWN(moved)(__u64 cell, __s64 bytes)

@@ -286,6 +286,7 @@ WORKLOADS = {
     "kprobe_hits": files,
     "netproc": converse_and_spawn,
     "oomkill": exhaust,
+    "opensnoop": files,
     "runqlat": switch,
     "syscount": call,
     "sysfork": spawn,

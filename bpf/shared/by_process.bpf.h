@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Counters by process (src/modules/shared/by_process.rs). A module defines COUNTS, a struct of counters, before it includes this:
+ * Counters by process (src/modules/shared/by_process.rs). Before it includes this, a module defines COUNTS, a struct of counters, and
+ * STEM, with which the names of its maps begin:
  *
  *   OWN(counts_of_thread)()   its counters of the current thread; NULL: there is no row for them, and that is counted
  *
@@ -38,18 +39,19 @@ static __always_inline __u32 thread_set(__u32 tid)
 {
 	return ((tid ^ tid >> 10) & thread_mask) * THREAD_WAYS;
 }
+#define OF_STEM(name) OWN_OF(STEM, name)
 #endif
 
-ROWS(OWN(threads), struct thread);
-ROWS(OWN(names), struct thread_name);
-ROWS(OWN(marks), struct mark);
-ROWS(OWN(losses), struct thread_stat);
-ROWS(OWN(counts), COUNTS);
+ROWS(OF_STEM(threads), struct thread);
+ROWS(OF_STEM(names), struct thread_name);
+ROWS(OF_STEM(marks), struct mark);
+ROWS(OF_STEM(losses), struct thread_stat);
+ROWS(OF_STEM(counts), COUNTS);
 
 /* Begins to count for the current program: name, then state, whose number of execs has the agent read the name. */
 static __always_inline void OWN(thread_begins)(__u32 place, struct thread *t)
 {
-	struct thread_name *name = row(&OWN(names), place);
+	struct thread_name *name = row(&OF_STEM(names), place);
 
 	if (name)
 		process_name(name->comm);
@@ -59,7 +61,7 @@ static __always_inline void OWN(thread_begins)(__u32 place, struct thread *t)
 /* Counters begin when their row is claimed, since they grow by plain adds (owned.bpf.h). */
 static __always_inline void OWN(counts_begin)(__u32 place)
 {
-	COUNTS *r = row(&OWN(counts), place);
+	COUNTS *r = row(&OF_STEM(counts), place);
 
 	if (r)
 		__builtin_memset(r, 0, sizeof(*r));
@@ -71,7 +73,7 @@ static __always_inline struct thread *OWN(known)(__u64 id, __u32 *place)
 	__u32 set = thread_set((__u32)id);
 	struct thread *t;
 
-	OWNED_LOOK(t, *place, &OWN(threads), THREAD_WAYS, set + nth, t->id == id);
+	OWNED_LOOK(t, *place, &OF_STEM(threads), THREAD_WAYS, set + nth, t->id == id);
 	return t;
 }
 
@@ -81,16 +83,16 @@ static __always_inline COUNTS *OWN(counts_of_thread)(void)
 	__u32 set = thread_set((__u32)id), place;
 	struct thread *t;
 
-	OWNED_ROW(t, place, &OWN(threads), THREAD_WAYS, set + nth, t->id == id,
-		  claim_marked(&t->claims, &OWN(marks), place >> thread_part_shift), {
+	OWNED_ROW(t, place, &OF_STEM(threads), THREAD_WAYS, set + nth, t->id == id,
+		  claim_marked(&t->claims, &OF_STEM(marks), place >> thread_part_shift), {
 			  t->born = process_born();
 			  OWN(thread_begins)(place, t);
 			  OWN(counts_begin)(place);
 			  *(volatile __u64 *)&t->id = id;
 		  });
 	if (t)
-		return row(&OWN(counts), place);
-	LOSE(OWN(losses), lost);
+		return row(&OF_STEM(counts), place);
+	LOSE(OF_STEM(losses), lost);
 	return NULL;
 }
 
@@ -125,3 +127,4 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 }
 
 #undef COUNTS
+#undef STEM

@@ -348,6 +348,11 @@ struct linux_binprm {
 	const char *interp;
 };
 
+/* arguments of openat2 */
+struct open_how {
+	__u64 flags;
+};
+
 /* with a third argument, the error, the tracepoint fires for failed retransmissions too */
 struct trace_event_raw_tcp_retransmit_skb {
 	int err;

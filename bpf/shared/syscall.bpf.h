@@ -6,13 +6,24 @@
 
 #define MAX_ERRNO 4095 /* include/linux/err.h */
 
+#define NO_CALL 65535 /* the number of a call that an architecture has not */
+
+/* the same in several tables */
+#define NR_openat2 437
+#define NR_compat_open 5
+#define NR_compat_creat 8
+#define NR_compat_execve 11
+
 #if defined(__TARGET_ARCH_x86)
+#define NR_open 2
 #define NR_rt_sigreturn 15
 #define NR_execve 59
 #define NR_exit 60
+#define NR_creat 85
 #define NR_exit_group 231
+#define NR_openat 257
 #define NR_execveat 322
-#define NR_compat_execve 11
+#define NR_compat_openat 295
 #define NR_compat_execveat 358
 #define TS_COMPAT 2 /* arch/x86/include/asm/thread_info.h */
 
@@ -44,12 +55,15 @@ static __always_inline __s64 syscall_number(const bool raw, struct pt_regs *regs
 #define SYSCALL_ARG2(regs, compat) GET(regs, dx)
 
 #elif defined(__TARGET_ARCH_arm64)
+#define NR_open NO_CALL
+#define NR_creat NO_CALL
+#define NR_openat 56
 #define NR_rt_sigreturn 139
 #define NR_execve 221
 #define NR_exit 93
 #define NR_exit_group 94
 #define NR_execveat 281
-#define NR_compat_execve 11
+#define NR_compat_openat 322
 #define NR_compat_execveat 387
 #define PSR_MODE32_BIT 0x10 /* arch/arm64/include/uapi/asm/ptrace.h */
 

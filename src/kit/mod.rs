@@ -47,7 +47,7 @@ pub use module::{table_size, Arrival, Arrivals, Host, Module, Plan, Setup, Setup
 pub use need::Need;
 pub use options::{
     did_you_mean, unknown, Buckets, CgroupCount, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef,
-    OptionType, OptionValue, Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
+    OptionType, OptionValue, Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds, User,
 };
 pub use owned_table::OwnedTable;
 pub use readings::{FineHistogram, PerKey, Sums};

@@ -66,9 +66,7 @@ options! {
     process_count: RowCount = RowCount(20);
     /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer. Sizes below 16 count as 16.
     buffer_page_count: Pages = Pages(64);
-    /// Also export the metrics under pmdabpf's names, below bpf., for clients of PCP 6.2 and later. The script bpf-names sets it
-    /// and tells pmcd.
-    bpf_names: bool = false;
+    bpf_names;
 }
 
 static EXEC: Hook = tracepoint!("sched_process_exec");

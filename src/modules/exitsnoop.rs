@@ -183,9 +183,7 @@ options! {
     process_count: RowCount = RowCount(20);
     /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer.
     buffer_page_count: Pages = Pages(64);
-    /// Also export the metrics under pmdabpf's names, below bpf., for clients of PCP 6.2 and later. The script bpf-names sets it
-    /// and tells pmcd.
-    bpf_names: bool = false;
+    bpf_names;
 }
 
 static SIGNAL: Hook = tracepoint!("signal_generate");

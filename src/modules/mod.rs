@@ -18,6 +18,7 @@ mod kprobe_hits;
 mod llcstat;
 mod netproc;
 mod oomkill;
+mod opensnoop;
 mod profile;
 mod runqlat;
 pub(crate) mod shared;
@@ -67,6 +68,7 @@ pub const MODULES: &[&Spec] = &[
     &profile::SPEC,
     &netproc::SPEC,
     &oomkill::SPEC,
+    &opensnoop::SPEC,
     &execsnoop::SPEC,
     &syscount::SPEC,
     &cgroup_disk::SPEC,

@@ -35,9 +35,7 @@ by_process! {
 options! {
     /// Drop instances of ended processes, a minute after their last traffic.
     remove_stopped_processes: bool = true;
-    /// Also export the metrics under pmdabpf's names, below bpf., for clients of PCP 6.2 and later. The script bpf-names sets it
-    /// and tells pmcd.
-    bpf_names: bool = false;
+    bpf_names;
 }
 
 static TABLE: TableSpec = TableSpec { cluster: 40, shape: Shape::Pids, metrics: METRICS, ..TableSpec::NEW };

@@ -97,9 +97,7 @@ latest! {
 options! {
     /// Rows to show.
     process_count: RowCount = RowCount(20);
-    /// Also export the metrics under pmdabpf's names, below bpf., for clients of PCP 6.2 and later. The script bpf-names sets it and
-    /// tells pmcd.
-    bpf_names: bool = false;
+    bpf_names;
 }
 
 static VICTIM: Hook = tracepoint!("mark_victim");

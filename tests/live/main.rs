@@ -27,6 +27,7 @@ mod late_disks;
 mod llcstat;
 mod netproc;
 mod oomkill;
+mod opensnoop;
 mod quantiles;
 mod refusals;
 mod runqlat;

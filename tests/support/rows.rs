@@ -113,7 +113,7 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-const ADDED: [Beside; 65] = [
+const ADDED: [Beside; 80] = [
     ("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.calls", "cgroup_net", 464, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.bytes", "cgroup_net", 464, 1, Type::U64, Sem::COUNTER, "byte"),
@@ -175,6 +175,21 @@ const ADDED: [Beside; 65] = [
     ("bcc.mem.oom.lost.count", "oomkill", 408, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.oom.kills.count", "oomkill", 409, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.oom.name", "oomkill", 409, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.file.open.pid", "opensnoop", 410, 0, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.file.open.uid", "opensnoop", 410, 1, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.file.open.fd", "opensnoop", 410, 2, Type::I32, Sem::INSTANT, "none"),
+    ("bcc.file.open.err", "opensnoop", 410, 3, Type::I32, Sem::INSTANT, "none"),
+    ("bcc.file.open.flags", "opensnoop", 410, 4, Type::I32, Sem::INSTANT, "none"),
+    ("bcc.file.open.comm", "opensnoop", 410, 5, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.file.open.fname", "opensnoop", 410, 6, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.file.open.time", "opensnoop", 410, 7, Type::U64, Sem::INSTANT, "millisec"),
+    ("bcc.file.open.seq", "opensnoop", 410, 8, Type::U64, Sem::INSTANT, "none"),
+    ("bcc.file.open.cgroup_path", "opensnoop", 410, 9, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.file.opens.all.count", "opensnoop", 411, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.file.opens.failed.count", "opensnoop", 411, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.file.opens.lost.count", "opensnoop", 411, 2, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.opens.all.count", "opensnoop", 412, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.opens.failed.count", "opensnoop", 412, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.hw.llc.references.count", "llcstat", 482, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.hw.llc.misses.count", "llcstat", 482, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.hw.llc.references.count", "llcstat", 483, 0, Type::U64, Sem::COUNTER, "count"),
@@ -341,7 +356,7 @@ type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
 fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        let instances = ![300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408].contains(&cluster);
+        let instances = ![300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411].contains(&cluster);
         Row {
             name,
             module,

@@ -261,6 +261,20 @@ impl OptionType for Cpu {
     }
 }
 
+/// A user, or all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User(pub Option<u32>);
+
+impl OptionType for User {
+    const EXPECTED: &'static str = "the number of a user, or -1 for all";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.int_in(-1..=i64::from(u32::MAX - 1)).map(|user| User(u32::try_from(user).ok()))
+    }
+    fn show(&self) -> String {
+        self.0.map_or("-1".into(), |user| user.to_string())
+    }
+}
+
 /// Size of a ring buffer in pages of 4096 bytes, a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages(pub u32);
@@ -415,8 +429,8 @@ pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<&'a str>
 
 /// Declares a module's options: `Options`, which reads itself from a section, and `OPTIONS`. The doc comment is the
 /// text of the default configuration and of the man page. An option that must be given has an example instead of a
-/// default. The option `process`, which most modules have, is declared by its name alone, and first. The word
-/// `histograms` declares `window`, `buckets` and `prometheus`.
+/// default. The option `process`, which most modules have, is declared by its name alone, and first; `bpf_names` so, and last. The
+/// word `histograms` declares `window`, `buckets` and `prometheus`.
 ///
 /// ```text
 /// options! {
@@ -446,6 +460,13 @@ macro_rules! options {
             /// Serve histograms as Prometheus has them too: the metrics seconds_bucket (with the label le), seconds_sum and seconds_count.
             prometheus: bool = false;
             $($others)*
+        }
+    };
+    ($($(#[doc = $doc:expr])+ $name:ident: $ty:ty = $default:expr;)* bpf_names;) => {
+        $crate::options! {
+            $($(#[doc = $doc])+ $name: $ty = $default;)*
+            /// Also export the metrics under pmdabpf's names, below bpf., for clients of PCP 6.2 and later. The script bpf-names sets it and tells pmcd.
+            bpf_names: bool = false;
         }
     };
     ($($(#[doc = $doc:expr])+ $name:ident: $ty:ty = $default:expr $(, for example $example:literal)?;)*) => {

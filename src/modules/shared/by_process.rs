@@ -109,23 +109,39 @@ pub struct ProcessMaps<T> {
     pub counts: Rows<T>,
 }
 
-/// Declares the maps of a module that counts by process, as `PROCESSES`, with its other maps, as `MAPS`: the name of the module, and
-/// the struct that is COUNTS in its C file.
+impl<T> ProcessMaps<T> {
+    /// Reports events of threads without a row.
+    pub fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
+        let lost = kernel.rows(self.losses).sum(thread_stat::lost);
+        each("table-full: events of threads without a row in the table", lost);
+    }
+}
+
+/// Declares the maps of a module that counts by process, as `PROCESSES`, with its other maps, as `MAPS`: STEM and COUNTS of its C file,
+/// and what [`crate::latest!`] begins with if it has a table of the latest events, too.
 ///
 /// ```text
 /// by_process! { "netproc", net_row; private READS: sock_read = "netproc_sock"; }
+/// by_process! { "open", open_counts; latest "open", open_event, rows::COLUMNS; }
 /// ```
 #[macro_export]
 macro_rules! by_process {
-    ($module:literal, $row:ty; $($others:tt)*) => {
+    ($stem:literal, $row:ty; latest $latest:literal, $event:ty, $columns:expr; $($others:tt)*) => {
+        $crate::by_process!(@with latest [$latest, $event, $columns;] $stem, $row; $($others)*);
+    };
+    ($stem:literal, $row:ty; $($others:tt)*) => {
+        $crate::by_process!(@with maps [] $stem, $row; $($others)*);
+    };
+    (@with $maps:ident [$($first:tt)*] $stem:literal, $row:ty; $($others:tt)*) => {
         use $crate::bpf::types::thread_stat;
-        $crate::maps! {
-            rows THREADS: $crate::bpf::types::thread = concat!($module, "_threads"), taken claims,
-                lost thread_stat.lost in concat!($module, "_losses"), marked in concat!($module, "_marks");
-            rows NAMES: $crate::bpf::types::thread_name = concat!($module, "_names"), marked in concat!($module, "_marks");
-            rows MARKS: $crate::bpf::types::mark = concat!($module, "_marks");
-            rows LOSSES: thread_stat = concat!($module, "_losses");
-            rows COUNTS: $row = concat!($module, "_counts"), marked in concat!($module, "_marks");
+        $crate::$maps! {
+            $($first)*
+            rows THREADS: $crate::bpf::types::thread = concat!($stem, "_threads"), taken claims,
+                lost thread_stat.lost in concat!($stem, "_losses"), marked in concat!($stem, "_marks");
+            rows NAMES: $crate::bpf::types::thread_name = concat!($stem, "_names"), marked in concat!($stem, "_marks");
+            rows MARKS: $crate::bpf::types::mark = concat!($stem, "_marks");
+            rows LOSSES: thread_stat = concat!($stem, "_losses");
+            rows COUNTS: $row = concat!($stem, "_counts"), marked in concat!($stem, "_marks");
             $($others)*
         }
         static PROCESSES: $crate::modules::shared::by_process::ProcessMaps<$row> =
@@ -208,18 +224,23 @@ impl<T: 'static, const N: usize> ByProcess<T, N> {
         table: &'static TableSpec,
         of: fn(&mut M) -> &mut Self,
     ) -> Running {
-        running
-            .table_at_once_if(
-                table,
-                move |module, kernel, table| of(module).refresh_at_once(kernel, table),
-                move |module, kernel, table| of(module).refresh(kernel, table),
-            )
+        Self::add_table(running, table, of)
             .tick(move |module, kernel| of(module).tick(kernel))
-            .losses(move |_, kernel, each| {
-                let lost = kernel.rows(maps.losses).sum(thread_stat::lost);
-                each("table-full: events of threads without a row in the table", lost);
-            })
+            .losses(|_, kernel, each| maps.losses(kernel, each))
             .started()
+    }
+
+    /// Adds the table to a module that has others, too.
+    pub fn add_table<M: Send + 'static>(
+        running: Starting<M>,
+        table: &'static TableSpec,
+        of: fn(&mut M) -> &mut Self,
+    ) -> Starting<M> {
+        running.table_at_once_if(
+            table,
+            move |module, kernel, table| of(module).refresh_at_once(kernel, table),
+            move |module, kernel, table| of(module).refresh(kernel, table),
+        )
     }
 
     /// Adds the listed processes, without waiting for their names.
