@@ -227,9 +227,9 @@ fn is_of_a_module(program: &str) -> bool {
     ["ext4_", "xfs_", "zpl_"].iter().any(|prefix| program.contains(&format!("__{prefix}")))
 }
 
-/// True for a static function that the compiler of one of two kernels has inlined: Debian's 5.10 for arm64. Its module does without.
+/// True for a static function that the compiler of one of two kernels has inlined: Debian's 5.10 for arm64. Their modules do without.
 fn may_be_inlined(program: &str) -> bool {
-    program.ends_with("__oom_kill_process")
+    ["__oom_kill_process", "__do_sys_openat2"].iter().any(|function| program.ends_with(function))
 }
 
 /// Programs of a kernel, and its hooks.
