@@ -52,8 +52,7 @@ fn ready(part: &str) -> Script {
 
 /// A shell that opens files by its redirections, each by one call.
 fn shell() -> Script {
-    let source =
-        "# corebcc-opens\nexec 2>/dev/null; echo ready; read line; n=0; while [ $n -lt 2500 ]; do file=/dev/null; \
+    let source = "exec 2>/dev/null; echo ready; read line; n=0; while [ $n -lt 2500 ]; do file=/dev/null; \
                   [ $((n % 10)) -lt 7 ] || file=/no/such; true <$file; n=$((n + 1)); done; echo done; read line";
     let mut shell = Script::new(Command::new("sh").args(["-c", source]));
     assert_eq!(shell.line(), "ready");
@@ -63,13 +62,15 @@ fn shell() -> Script {
 #[test]
 fn every_open_is_counted_once_and_by_its_process() {
     let _alone = alone();
-    let mut agent = Agent::new("opensnoop", OWN);
+    // Without a filter: the agent takes its time to look at a command line.
+    let mut agent = Agent::new("opensnoop", "rows = False");
     let mut shells = [(); 4].map(|()| shell());
     let before = counts(&mut agent);
     let start: Vec<[u64; 2]> = shells.iter().map(|shell| of_process(&mut agent, shell)).collect();
     shells.iter_mut().for_each(Script::go);
     shells.iter_mut().for_each(|shell| assert_eq!(shell.line(), "done"));
-    assert_eq!(since(&mut agent, before)[..2], [10_000, 3_000]);
+    let [all, failed, _] = since(&mut agent, before);
+    assert!(all >= 10_000 && failed >= 3_000, "{all} {failed}");
     for (shell, [all, failed]) in shells.iter().zip(start) {
         assert_eq!(of_process(&mut agent, shell), [all + 2500, failed + 750]);
     }
