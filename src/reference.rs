@@ -9,7 +9,7 @@ pub use conf::conf_page;
 pub use man::man_page;
 
 use crate::config::{Line, SettingDef, DEFAULT_MODULES, MODULE_OPTIONS, PMDA, SCRIPT_OPTIONS};
-use crate::kit::{self, HistogramDef, MetricDef, Need, OptionDef, OverheadClass, Shape, Spec, TableSpec, BPF_NAMES};
+use crate::kit::{self, HistogramDef, MetricDef, Need, OptionDef, OverheadClass, Shape, Spec, TableSpec};
 use crate::privilege::capabilities;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -75,8 +75,7 @@ pub fn configuration(specs: &[&Spec]) -> String {
         text += "\n";
         text += &wrapped("# ", "# ", &format!("{}{needs}.", spec.overhead.events));
         let _ = writeln!(text, "[{}]\nmodule = {}\ncluster = {}", spec.name, spec.path(), spec.cluster());
-        // The script bpf-names writes that line.
-        for option in spec.options.iter().filter(|option| option.name != BPF_NAMES) {
+        for option in spec.options.iter().filter(|option| option.has_line()) {
             let mut own = sentences(option);
             own.retain(|sentence| !shared.has(option.name, sentence));
             if !own.is_empty() {

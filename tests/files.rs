@@ -5,7 +5,7 @@
 use corebcc::catalog::{enabled_modules, Help};
 use corebcc::collector::{prepared_modules, STATUS};
 use corebcc::config::Config;
-use corebcc::kit::{OptionDef, Shape, BPF_NAMES};
+use corebcc::kit::{OptionDef, Shape};
 use corebcc::modules::MODULES;
 use corebcc::reference;
 use std::collections::BTreeSet;
@@ -47,9 +47,8 @@ fn every_sample_line_of_the_configuration_works() {
         let begin = shipped.find(&format!("\n[{}]\n", spec.name)).unwrap() + 1;
         let end = shipped[begin..].find("\n\n").map_or(shipped.len(), |end| begin + end);
         let works = |said: &str, chosen: &dyn Fn(&OptionDef) -> bool| {
-            let has_line = |option: &&OptionDef| option.name != BPF_NAMES;
-            let chosen: Vec<&OptionDef> =
-                spec.options.iter().filter(has_line).filter(|option| chosen(option)).collect();
+            let shown = spec.options.iter().filter(|option| option.has_line());
+            let chosen: Vec<&OptionDef> = shown.filter(|option| chosen(option)).collect();
             let mut section = shipped[begin..end].to_owned();
             for option in &chosen {
                 let sample = format!("\n#{} =", option.name);

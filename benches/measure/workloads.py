@@ -290,6 +290,7 @@ WORKLOADS = {
     "runqlat": switch,
     "syscount": call,
     "sysfork": spawn,
+    "tcpconnect": connect,
     "tcplife": connect,
     "tcpperpid": converse,
     "tcpretrans": knock,

@@ -318,6 +318,7 @@ struct sock {
 	struct sock_common __sk_common;
 	__u16 sk_protocol;
 	__u8 sk_shutdown;
+	int sk_err;
 };
 
 struct socket {

@@ -15,6 +15,7 @@
 enum tcp_state {
 	TCP_ESTABLISHED = 1,
 	TCP_SYN_SENT = 2,
+	TCP_SYN_RECV = 3,
 	TCP_FIN_WAIT1 = 4,
 	TCP_CLOSE = 7,
 	TCP_LAST_ACK = 9,

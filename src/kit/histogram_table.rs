@@ -60,7 +60,7 @@ macro_rules! histograms {
         $x:expr;
         tables $summary:expr, $buckets:expr, $table:literal $by_bucket:literal $in_seconds:literal, $shape:expr $(, if $option:literal)?;
         $($number:literal $name:literal $events:literal $time:literal $note:expr;)*
-        $(with $id:ident: $ty:ty = $item:literal $other:literal $sem:ident $units:ident $oneline:literal;)*
+        $(with $id:ident: $ty:ty = $item:literal $other:literal $(| $also:literal)* $sem:ident $units:ident $oneline:literal;)*
     ) => {
         /// The histograms.
         pub const HISTOGRAMS: &[$crate::kit::HistogramDef] = &[$($crate::kit::HistogramDef {
@@ -106,7 +106,7 @@ macro_rules! histograms {
             $($crate::kit::MetricDef {
                 item: $item,
                 name: concat!($x, ".", $other),
-                also: &[],
+                also: &[$($also),*],
                 ty: <$ty as $crate::kit::MetricType>::TYPE,
                 sem: $crate::pcp::Sem::$sem,
                 units: $crate::pcp::Units::$units,

@@ -127,12 +127,12 @@ macro_rules! metrics {
         const $id: $crate::kit::Metric<$ty> = $crate::kit::Metric::new($column);
         $crate::metrics!(@columns $column + 1; $($rest)*);
     };
-    ($($id:tt: $ty:ty = $item:literal $name:literal $(| $also:literal)? $sem:ident $units:ident $oneline:literal;)*) => {
+    ($($id:tt: $ty:ty = $item:literal $name:literal $(| $also:literal)* $sem:ident $units:ident $oneline:literal;)*) => {
         $crate::metrics!(@columns 0; $($id: $ty,)*);
         const METRICS: &[$crate::kit::MetricDef] = &[$($crate::kit::MetricDef {
             item: $item,
             name: $name,
-            also: &[$($also)?],
+            also: &[$($also),*],
             ty: <$ty as $crate::kit::MetricType>::TYPE,
             sem: $crate::pcp::Sem::$sem,
             units: $crate::pcp::Units::$units,

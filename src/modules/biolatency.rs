@@ -87,7 +87,7 @@ options! {
     slow: Threshold = Threshold::default();
     /// Rows to show.
     process_count: RowCount = RowCount(20);
-    /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer.
+    /// Size of the ring buffer in pages.
     buffer_page_count: Pages = Pages(64);
     bpf_names;
 }

@@ -64,7 +64,7 @@ options! {
     max_args: Count = Count(20);
     /// Rows to show.
     process_count: RowCount = RowCount(20);
-    /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer. Sizes below 16 count as 16.
+    /// Size of the ring buffer in pages. Sizes below 16 count as 16.
     buffer_page_count: Pages = Pages(64);
     bpf_names;
 }

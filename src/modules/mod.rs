@@ -24,6 +24,7 @@ mod runqlat;
 pub(crate) mod shared;
 mod syscount;
 mod sysfork;
+mod tcpconnect;
 mod tcplife;
 mod tcpperpid;
 mod tcpretrans;
@@ -69,6 +70,7 @@ pub const MODULES: &[&Spec] = &[
     &netproc::SPEC,
     &oomkill::SPEC,
     &opensnoop::SPEC,
+    &tcpconnect::SPEC,
     &execsnoop::SPEC,
     &syscount::SPEC,
     &cgroup_disk::SPEC,

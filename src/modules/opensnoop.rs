@@ -90,7 +90,7 @@ by_process! {
 
 options! {
     process;
-    /// Only opens by this user; -1: by all.
+    /// Only this user counts; -1: all users.
     uid: User = User(None);
     /// Rows only of opens that failed.
     failed: bool = false;
@@ -98,7 +98,7 @@ options! {
     rows: bool = true;
     /// Rows to show.
     process_count: RowCount = RowCount(20);
-    /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer.
+    /// Size of the ring buffer in pages.
     buffer_page_count: Pages = Pages(64);
     bpf_names;
 }
@@ -119,9 +119,7 @@ static OPEN: Hook = Hook {
 pub const SPEC: Spec = Spec {
     name: "opensnoop",
     summary: "opens of files: name, flags, descriptor or error",
-    overhead: Overhead::medium(
-        "0.9 us per open; without fexit and kprobes also 90 ns per system call of every process",
-    ),
+    overhead: Overhead::medium("0.9 us per open; without fexit and kprobes 90 ns per system call, too"),
     needs: "fexit, kprobes, or CONFIG_FTRACE_SYSCALLS",
     tables: &[&rows::TABLE, &counts::TABLE, &processes::TABLE],
     options: OPTIONS,

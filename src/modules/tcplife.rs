@@ -33,7 +33,7 @@ options! {
     lport: Ports = Ports::default();
     /// Sessions to show, the latest.
     session_count: RowCount = RowCount(20);
-    /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer.
+    /// Size of the ring buffer in pages.
     buffer_page_count: Pages = Pages(64);
 }
 

@@ -28,7 +28,7 @@ options! {
     dport: Ports = Ports::default();
     /// Only connections with these remote (dport) or local (lport) ports.
     lport: Ports = Ports::default();
-    /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer.
+    /// No effect: no buffer is needed.
     buffer_page_count: Pages = Pages(64);
     /// No effect: bytes always count when they are moved, not when their connection closes.
     highres: bool = false;

@@ -25,7 +25,7 @@ options! {
     include_tlp: bool = false;
     /// Closed connections to keep, the latest; open connections are always shown.
     flow_count: RowCount = RowCount(20);
-    /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer.
+    /// No effect: no buffer is needed.
     buffer_page_count: Pages = Pages(64);
 }
 

@@ -34,6 +34,7 @@ mod runqlat;
 mod support;
 mod syscount;
 mod sysfork;
+mod tcpconnect;
 mod tcplife;
 mod tcpperpid;
 mod tcpretrans;

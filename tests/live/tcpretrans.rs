@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 const SCRIPTS: &str = include_str!("../programs/tcpretrans.py");
 
 /// Two namespaces, `here` with 10.77.0.1 and fd77::1, the other with 10.77.0.2 and fd77::2.
-struct Net {
-    here: String,
+pub struct Net {
+    pub here: String,
     there: String,
     /// Link-layer address of the other end.
     neighbour: String,
@@ -19,7 +19,7 @@ struct Net {
 
 impl Net {
     /// Makes the namespaces. Returns `None`, and prints that, if namespaces or virtual links cannot be made.
-    fn new() -> Option<Net> {
+    pub fn new() -> Option<Net> {
         let name = |end: &str| format!("corebcc-{end}-{}", std::process::id());
         let mut net = Net { here: name("here"), there: name("there"), neighbour: String::new() };
         for end in [&net.here, &net.there] {
@@ -45,7 +45,7 @@ impl Net {
     }
 
     /// Makes every packet to the other end get lost from now on, or none.
-    fn lose(&self, all: bool) {
+    pub fn lose(&self, all: bool) {
         let address = if all { "02:00:00:00:00:99" } else { &self.neighbour };
         for neighbour in ["10.77.0.2", "fd77::2"] {
             let neighbour = ["neigh", "replace", neighbour, "lladdr", address, "dev", "v", "nud", "permanent"];
@@ -53,7 +53,14 @@ impl Net {
         }
     }
 
-    fn script(&self, end: &str, source: &str) -> Script {
+    /// Makes the other end answer that it has no route to these addresses.
+    pub fn route_nowhere(&self, addresses: &str) {
+        run("ip", &["-n", &self.here, "route", "add", addresses, "via", "10.77.0.2"]);
+        run("ip", &["-n", &self.there, "route", "add", "unreachable", addresses]);
+        run("ip", &["netns", "exec", &self.there, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]);
+    }
+
+    pub fn script(&self, end: &str, source: &str) -> Script {
         let start = "import sys, os, socket, struct, time\n\
             def say(*what): print(*what, flush=True)\n\
             def step(*what):\n say(*what)\n return sys.stdin.readline().strip()\n\
@@ -62,7 +69,7 @@ impl Net {
     }
 
     /// Starts a server that accepts connections at 10.77.0.2 and fd77::2, port 5000, and keeps them.
-    fn server(&self) -> Script {
+    pub fn server(&self) -> Script {
         let mut script = self.script(&self.there, &part(SCRIPTS, "server"));
         script.line();
         script

@@ -77,6 +77,7 @@ fn files_are_put_in_place_and_taken_out_again() {
         "pmlogconf/corebcc/runqlat",
         "pmlogconf/corebcc/runqlat-buckets",
         "pmlogconf/corebcc/status",
+        "pmlogconf/corebcc/tcpconnect",
         "pmlogconf/corebcc/xfsdist",
         "pmlogconf/corebcc/xfsdist-buckets",
         "pmlogconf/corebcc/zfsdist",
@@ -190,7 +191,7 @@ fn bpf_names_edits_its_own_lines_of_the_configuration() {
         assert_eq!(text(), before);
         placed.script("set_bpf_names on; wants_bpf_names");
         let on = text();
-        let sections = ["biolatency", "netproc", "execsnoop", "exitsnoop", "oomkill", "opensnoop"].iter();
+        let sections = ["biolatency", "netproc", "execsnoop", "exitsnoop", "oomkill", "opensnoop", "tcpconnect"].iter();
         let off = sections.fold(on.clone(), |text, module| {
             text.replacen(&format!("{module}\nbpf_names = True\n"), &format!("{module}\n"), 1)
         });

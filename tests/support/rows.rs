@@ -113,7 +113,7 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-const ADDED: [Beside; 80] = [
+const ADDED: [Beside; 101] = [
     ("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.calls", "cgroup_net", 464, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.bytes", "cgroup_net", 464, 1, Type::U64, Sem::COUNTER, "byte"),
@@ -190,6 +190,27 @@ const ADDED: [Beside; 80] = [
     ("bcc.file.opens.lost.count", "opensnoop", 411, 2, Type::U64, Sem::COUNTER, "count"),
     ("bcc.proc.opens.all.count", "opensnoop", 412, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.proc.opens.failed.count", "opensnoop", 412, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.net.tcp.connect.pid", "tcpconnect", 413, 0, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.net.tcp.connect.uid", "tcpconnect", 413, 1, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.net.tcp.connect.comm", "tcpconnect", 413, 2, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.net.tcp.connect.ipversion", "tcpconnect", 413, 3, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.net.tcp.connect.saddr", "tcpconnect", 413, 4, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.net.tcp.connect.lport", "tcpconnect", 413, 5, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.net.tcp.connect.daddr", "tcpconnect", 413, 6, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.net.tcp.connect.dport", "tcpconnect", 413, 7, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.net.tcp.connect.err", "tcpconnect", 413, 8, Type::I32, Sem::INSTANT, "none"),
+    ("bcc.net.tcp.connect.lat", "tcpconnect", 413, 9, Type::U64, Sem::INSTANT, "nanosec"),
+    ("bcc.net.tcp.connect.time", "tcpconnect", 413, 10, Type::U64, Sem::INSTANT, "millisec"),
+    ("bcc.net.tcp.connect.seq", "tcpconnect", 413, 11, Type::U64, Sem::INSTANT, "none"),
+    ("bcc.net.tcp.connect.cgroup_path", "tcpconnect", 413, 12, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.net.tcp.connects.all.count", "tcpconnect", 414, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.net.tcp.connects.refused.count", "tcpconnect", 414, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.net.tcp.connects.timedout.count", "tcpconnect", 414, 2, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.net.tcp.connects.unreachable.count", "tcpconnect", 414, 3, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.net.tcp.connects.other.count", "tcpconnect", 414, 4, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.net.tcp.connects.lost.count", "tcpconnect", 414, 5, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.connects.all.count", "tcpconnect", 416, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.connects.failed.count", "tcpconnect", 416, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.hw.llc.references.count", "llcstat", 482, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.hw.llc.misses.count", "llcstat", 482, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.hw.llc.references.count", "llcstat", 483, 0, Type::U64, Sem::COUNTER, "count"),
@@ -321,21 +342,27 @@ fn histograms(module: &'static str, others: &[Beside], all: &[Histograms]) -> Ve
     metrics
 }
 
-/// Iterates over the latency metrics of file operations, with quantiles.
-fn of_files() -> impl Iterator<Item = Row> {
+/// Iterates over the latency metrics of file operations and of connects, with quantiles.
+fn of_files_and_connects() -> impl Iterator<Item = Row> {
     const OPERATIONS: &[&str] = &["open", "read", "write", "fsync"];
     static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
         let of =
             |module, name, series| histograms(module, &[], &[(name, series, series + 8, series + 104, OPERATIONS)]);
-        [of("ext4dist", "bcc.fs.ext4", 334), of("xfsdist", "bcc.fs.xfs", 335), of("zfsdist", "bcc.fs.zfs", 336)]
-            .concat()
+        let connects = [("bcc.net.tcp", 414, 415, 421, &["connect"][..])];
+        [
+            histograms("tcpconnect", &[], &connects),
+            of("ext4dist", "bcc.fs.ext4", 334),
+            of("xfsdist", "bcc.fs.xfs", 335),
+            of("zfsdist", "bcc.fs.zfs", 336),
+        ]
+        .concat()
     });
     beside(&METRICS)
 }
 
 /// Iterates over the metrics that modules have beyond the Python agent's.
 pub fn added() -> impl Iterator<Item = Row> {
-    beside(&ADDED).chain(latencies()).chain(of_cgroups()).chain(of_files())
+    beside(&ADDED).chain(latencies()).chain(of_cgroups()).chain(of_files_and_connects())
 }
 
 /// Iterates over the agent's own metrics that always exist.
@@ -356,7 +383,7 @@ type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
 fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        let instances = ![300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411].contains(&cluster);
+        let instances = ![300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411, 414].contains(&cluster);
         Row {
             name,
             module,

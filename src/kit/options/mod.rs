@@ -4,7 +4,7 @@ mod errno;
 mod pattern;
 mod probe_list;
 mod return_check;
-use super::Window;
+use super::{Window, BPF_NAMES};
 use crate::config::{ConfigError, ModuleSettings, Section, Value};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -30,6 +30,11 @@ pub struct OptionDef {
 }
 
 impl OptionDef {
+    /// True if the default configuration has a line for it: not for what the script bpf-names writes, and what has no effect.
+    pub fn has_line(&self) -> bool {
+        self.name != BPF_NAMES && !self.doc.trim_start().starts_with("No effect")
+    }
+
     /// Returns a value for a sample line: the example, else the default.
     pub fn sample(&self) -> String {
         self.example.map_or_else(self.default, String::from)

@@ -1,0 +1,279 @@
+//! TCP connections that processes open: rows of the latest, how long the answer took, and counts by outcome and by process. Kernel side:
+//! bpf/tcpconnect.bpf.c.
+
+use super::shared::by_process::{ByProcess, EXEC, EXIT};
+use super::shared::latest::{Columns, Latest};
+use super::shared::tcp::{address, note_ports, STATE};
+use crate::bpf::record;
+use crate::bpf::types::{self, conn_counts, conn_event, conn_row, conn_starts};
+use crate::host::{until_nul, Cgroups, Controller};
+use crate::kit::*;
+use crate::{by_process, metrics, options};
+
+mod rows {
+    use super::*;
+
+    metrics! {
+        PID: u32 = 0 "net.tcp.connect.pid" | "bpf.tcpconnect.pid" | "bpf.tcpconnlat.pid" INSTANT NONE "process that connected";
+        UID: u32 = 1 "net.tcp.connect.uid" | "bpf.tcpconnect.uid" INSTANT NONE "user that the process runs as";
+        COMM: str = 2 "net.tcp.connect.comm" | "bpf.tcpconnect.comm" | "bpf.tcpconnlat.comm" INSTANT NONE "command name of the process";
+        VERSION: u32 = 3 "net.tcp.connect.ipversion" | "bpf.tcpconnect.ipversion" | "bpf.tcpconnlat.ipversion" INSTANT NONE "4 or 6, by the family of the socket";
+        SADDR: str = 4 "net.tcp.connect.saddr" | "bpf.tcpconnect.saddr" | "bpf.tcpconnlat.saddr" INSTANT NONE "local address";
+        LPORT: u32 = 5 "net.tcp.connect.lport" | "bpf.tcpconnlat.lport" INSTANT NONE "local port";
+        DADDR: str = 6 "net.tcp.connect.daddr" | "bpf.tcpconnect.daddr" | "bpf.tcpconnlat.daddr" INSTANT NONE "remote address";
+        DPORT: u32 = 7 "net.tcp.connect.dport" | "bpf.tcpconnect.dport" | "bpf.tcpconnlat.dport" INSTANT NONE "remote port";
+        ERR: i32 = 8 "net.tcp.connect.err" INSTANT NONE "error number, 0 if the connection was established";
+        LAT: u64 = 9 "net.tcp.connect.lat" | "bpf.tcpconnlat.lat" INSTANT NSEC "time from the first SYN to the answer or the error";
+        TIME: u64 = 10 "net.tcp.connect.time" INSTANT MSEC "when the connection was established or failed, since 1970";
+        SEQ: u64 = 11 "net.tcp.connect.seq" INSTANT NONE "number of the row, which tells a new row from one that moved";
+        CGROUP_PATH: str = 12 "net.tcp.connect.cgroup_path" INSTANT NONE "path of the cgroup of the process, in cgroup v2";
+    }
+
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "the latest connections that were opened",
+        cluster: 413,
+        shape: Shape::Rows { count: "process_count", order: RowOrder::Latest },
+        metrics: METRICS,
+        ..TableSpec::NEW
+    };
+
+    pub const COLUMNS: Columns = Columns { time: TIME, seq: SEQ, cgroup_path: CGROUP_PATH };
+
+    pub fn put(row: RowMut<'_>, event: &conn_event) {
+        let text = |words: [u64; 2]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            address(event.family as u16, bytes.try_into().unwrap_or_default())
+        };
+        let comm: Vec<u8> = event.comm.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        row.set(PID, event.pid)
+            .set(UID, event.uid)
+            .text(COMM, until_nul(&comm))
+            .set(VERSION, if event.family == AF_INET { 4 } else { 6 })
+            .text(SADDR, text(event.local).as_bytes())
+            .set(LPORT, u32::from(event.lport))
+            .text(DADDR, text(event.remote).as_bytes())
+            .set(DPORT, u32::from(event.rport))
+            .set(ERR, event.err as i32)
+            .set(LAT, event.lat);
+    }
+}
+
+mod times {
+    const OPENED: &str =
+        "By a process of this machine, from the first SYN on. Connections that failed have counts, and no time here.";
+    crate::histograms! {
+        "net.tcp";
+        tables "all connections that were opened", "each bucket", 414 415 421, Shape::Single;
+        1 "connect" "TCP connections that were opened" "from the first SYN to the answer" OPENED;
+        with ALL: u64 = 0 "connects.all.count" COUNTER COUNT "TCP connections that processes began to open";
+        with REFUSED: u64 = 1 "connects.refused.count" COUNTER COUNT "TCP connections that were refused";
+        with TIMED_OUT: u64 = 2 "connects.timedout.count" COUNTER COUNT "TCP connections that nobody answered in time";
+        with UNREACHABLE: u64 = 3 "connects.unreachable.count" COUNTER COUNT "TCP connections to hosts or networks that cannot be reached";
+        with OTHER: u64 = 4 "connects.other.count" COUNTER COUNT "TCP connections that failed otherwise, or were closed before the answer";
+        with LOST: u64 = 5 "connects.lost.count" | "bpf.tcpconnect.lost" | "bpf.tcpconnlat.lost" COUNTER COUNT "TCP connections that got no row, of those that are to have one";
+    }
+    use super::*;
+
+    pub static SERIES_OF_ONE: SeriesDef = SeriesDef {
+        tables: TABLES,
+        histograms: &[SeriesRows::of_one(ROWS).part(conn_row::times)],
+        counters: &[
+            (ALL, SeriesRows::of_one(ROWS).part(conn_row::all)),
+            (REFUSED, SeriesRows::of_one(ROWS).part(conn_row::refused)),
+            (TIMED_OUT, SeriesRows::of_one(ROWS).part(conn_row::timedout)),
+            (UNREACHABLE, SeriesRows::of_one(ROWS).part(conn_row::unreachable)),
+            (OTHER, SeriesRows::of_one(ROWS).part(conn_row::other)),
+            (LOST, SeriesRows::of_one(ROWS).part(conn_row::unshown)),
+        ],
+        ..SeriesDef::NEW
+    };
+}
+
+mod processes {
+    use super::*;
+
+    // In the order of `struct conn_counts`.
+    metrics! {
+        _: u64 = 0 "proc.connects.all.count" COUNTER COUNT "TCP connections that the process began to open";
+        _: u64 = 1 "proc.connects.failed.count" COUNTER COUNT "TCP connections of the process that failed";
+    }
+
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "each process that connects",
+        cluster: 416,
+        shape: Shape::Pids,
+        metrics: METRICS,
+        ..TableSpec::NEW
+    };
+}
+
+by_process! {
+    "conn", conn_counts;
+    latest "conn", conn_event, rows::COLUMNS;
+    rows ROWS: conn_row = "conn_rows";
+    private STARTS: conn_starts = "conn_starts";
+}
+
+options! {
+    process;
+    /// Only this user counts; -1: all users.
+    uid: User = User(None);
+    /// Only connections with these remote (dport) or local (lport) ports.
+    dport: Ports = Ports::default();
+    /// Rows only of connections that took at least so many microseconds.
+    min_us: Count = Count(0);
+    /// Rows to show.
+    process_count: RowCount = RowCount(20);
+    /// Size of the ring buffer in pages.
+    buffer_page_count: Pages = Pages(64);
+    histograms;
+    bpf_names;
+}
+
+/// The declaration of the module.
+pub const SPEC: Spec = Spec {
+    name: "tcpconnect",
+    summary: "TCP connections that processes open: outcome and time",
+    overhead: Overhead::low("1 us per connection"),
+    needs: "CONFIG_INET",
+    tables: &[&rows::TABLE, &times::TABLE, &times::BY_BUCKET, &processes::TABLE, &times::IN_SECONDS],
+    options: OPTIONS,
+    hooks: &[&STATE, &EXIT, &EXEC],
+    maps: MAPS,
+    needs_to_run: &[Need::Processes],
+    make: |setup| {
+        let mut options = Options::read(setup.section)?;
+        if options.dport.0.len() > PORTS {
+            setup.section.warn(format!("dport has {} ports, of which the first {PORTS} count", options.dport.0.len()));
+            options.dport.0.truncate(PORTS);
+        }
+        note_ports(setup, &options.dport, &Ports::default());
+        Ok(Box::new(Tcpconnect::new(options)))
+    },
+    ..Spec::NEW
+};
+
+/// The address family of IPv4.
+const AF_INET: u32 = 2;
+/// Number of ports that the programs know (`CONN_PORTS`).
+const PORTS: usize = 16;
+
+struct Tcpconnect {
+    options: Options,
+    latest: Latest<conn_event>,
+    times: NamedHistograms,
+    processes: ByProcess<conn_counts, 2>,
+}
+
+impl Tcpconnect {
+    fn new(options: Options) -> Tcpconnect {
+        let tree = Cgroups::of(Controller::Unified).ok();
+        let latest = Latest::new(&LATEST, options.process_count, options.buffer_page_count, tree);
+        let one = |_| Some(NamedSeries::default());
+        let times = NamedHistograms::new(&[&times::SERIES_OF_ONE], options.window.window(), options.buckets, one);
+        Tcpconnect { options, latest, times, processes: ByProcess::new(&PROCESSES, false) }
+    }
+
+    fn drain(&mut self, kernel: &dyn Kernel) {
+        self.latest.drain(kernel, record::<conn_event>);
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
+        self.latest.losses(kernel, each);
+        PROCESSES.losses(kernel, each);
+        let rows = kernel.rows(ROWS);
+        each("start-unseen: connections whose beginning was not seen", rows.sum(conn_row::unseen));
+        each(
+            "too-many-open: connections whose beginning was forgotten because too many had no answer",
+            rows.sum(conn_row::displaced),
+        );
+    }
+}
+
+impl Module for Tcpconnect {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        let Options { uid, min_us, ref dport, .. } = self.options;
+        constants.conn_filter = plan.only(&self.options.process);
+        (constants.conn_by_uid, constants.conn_uid) = (uid.0.is_some(), uid.0.unwrap_or_default());
+        constants.conn_ports = dport.0.len() as u32;
+        constants.conn_port.iter_mut().zip(&dport.0).for_each(|(to, port)| *to = *port);
+        constants.conn_min = min_us.0 * 1000;
+        constants.conn_ring = self.latest.plan(host, plan);
+        constants.conn_mask = plan_set_table(plan, STARTS.name, CONNECTING);
+        plan.entries(ROWS.def.name, host.cpus);
+        self.processes.plan(&SPEC, host, plan, constants);
+    }
+
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        let prometheus = self.options.prometheus;
+        let running = Running::of(*self).table(&rows::TABLE, |module, kernel, table| {
+            module.drain(kernel);
+            module.latest.fill(table, rows::put);
+        });
+        let running = NamedHistograms::add_tables(running, &[&times::SERIES_OF_ONE], prometheus, |module| {
+            Some(&mut module.times)
+        });
+        ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes)
+            .tick(|module, kernel| {
+                module.drain(kernel);
+                module.times.tick(kernel);
+                module.processes.tick(kernel);
+            })
+            .woken(Self::drain)
+            .events(|module| module.latest.events())
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+/// Number of connections without an answer that have a place: a scanner has thousands.
+const CONNECTING: usize = 1 << 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::record_bytes;
+    use crate::pcp::Atom;
+
+    #[test]
+    fn rows_have_addresses_of_both_families() {
+        let fake = Fake::new().with(ROWS, 1).with(LOST, 1);
+        let local = u64::from_ne_bytes([127, 0, 0, 1, 0, 0, 0, 0]);
+        let four =
+            conn_event { family: 2, local: [local, 0], remote: [local, 0], rport: 80, lat: 7, ..conn_event::default() };
+        let loopback = [0, u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, 1])];
+        let six = conn_event { family: 10, local: loopback, remote: loopback, err: 111, ..conn_event::default() };
+        for event in [four, six] {
+            fake.record(&record_bytes(&event));
+        }
+        let running = Box::new(Tcpconnect::new(Options::default())).start(&fake);
+        let table = fake.filled(&rows::TABLE, &running);
+        let row = |row: usize| [3, 4, 6, 7, 8].map(|column| table.value(row, column).unwrap());
+        let local = Atom::Str(b"127.0.0.1");
+        assert_eq!(row(1), [Atom::U32(4), local, local, Atom::U32(80), Atom::I32(0)]);
+        assert_eq!(row(0), [Atom::U32(6), Atom::Str(b"::1"), Atom::Str(b"::1"), Atom::U32(0), Atom::I32(111)]);
+    }
+
+    #[test]
+    fn outcomes_are_summed_over_cpus() {
+        let fake = Fake::new().with(ROWS, 2).with(LOST, 2);
+        for cpu in 0..2 {
+            for (at, field) in [
+                conn_row::all,
+                conn_row::refused,
+                conn_row::timedout,
+                conn_row::unreachable,
+                conn_row::other,
+                conn_row::unshown,
+            ]
+            .into_iter()
+            .enumerate()
+            {
+                fake.set(ROWS, cpu, field, at as u64 + 1);
+            }
+        }
+        let running = Box::new(Tcpconnect::new(Options::default())).start(&fake);
+        let table = fake.filled(&times::TABLE, &running);
+        assert_eq!((7..13).map(|column| table.number(0, column).unwrap()).collect::<Vec<_>>(), [2, 4, 6, 8, 10, 12]);
+    }
+}
