@@ -100,7 +100,8 @@ struct SharedEntry {
 
 impl Shared {
     fn of(specs: &[&Spec]) -> Shared {
-        let options: Vec<&OptionDef> = sorted(specs).into_iter().flat_map(|spec| spec.options).collect();
+        let options = sorted(specs).into_iter().flat_map(|spec| spec.options);
+        let options: Vec<&OptionDef> = options.filter(|option| option.has_effect()).collect();
         let mut entries = Vec::<SharedEntry>::new();
         for (at, option) in options.iter().enumerate() {
             for sentence in sentences(option) {

@@ -118,7 +118,7 @@ options! {
     process;
     /// Only this user counts; -1: all users.
     uid: User = User(None);
-    /// Only connections with these remote (dport) or local (lport) ports.
+    /// Only connections with these remote (dport) or local (lport) ports. At most 16 count.
     dport: Ports = Ports::default();
     /// Rows only of connections that took at least so many microseconds.
     min_us: Count = Count(0);

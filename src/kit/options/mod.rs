@@ -30,9 +30,14 @@ pub struct OptionDef {
 }
 
 impl OptionDef {
-    /// True if the default configuration has a line for it: not for what the script bpf-names writes, and what has no effect.
+    /// True unless it is only accepted, since the Python agent had it.
+    pub fn has_effect(&self) -> bool {
+        !self.doc.trim_start().starts_with("No effect")
+    }
+
+    /// True if the default configuration has a line for it: not for what the script bpf-names writes, nor for what has no effect.
     pub fn has_line(&self) -> bool {
-        self.name != BPF_NAMES && !self.doc.trim_start().starts_with("No effect")
+        self.name != BPF_NAMES && self.has_effect()
     }
 
     /// Returns a value for a sample line: the example, else the default.
