@@ -109,13 +109,16 @@ static __always_inline void open_count(__u64 name, __u64 flags, int ret)
 /* Where kprobes have to do. */
 ON_ENTRY(do_sys_openat2, int dfd, const char *name, struct open_how *how)
 {
+	__u64 key = (__u32)bpf_get_current_pid_tgid();
 	__u32 way = 0;
 	bool displaced = false;
 	struct open_calls *calls;
 
 	if (!raw || !open_wanted())
 		return;
-	calls = set_claim(&open_calls, open_mask, (__u32)bpf_get_current_pid_tgid(), &way, &displaced);
+	calls = way_find(&open_calls, open_mask, key, &way); /* of a call whose return went unseen */
+	if (!calls)
+		calls = set_claim(&open_calls, open_mask, key, &way, &displaced);
 	if (!calls)
 		return;
 	calls->names[way] = (__u64)name;
@@ -129,11 +132,10 @@ static __always_inline void open_returns(int ret)
 	struct open_calls *calls;
 	struct open_how *how;
 
-	if (!open_wanted())
-		return;
 	calls = way_find(&open_calls, open_mask, key, &way);
 	if (!calls) {
-		LOSE(open_rows, unmatched);
+		if (!open_filter && !open_by_uid)
+			LOSE(open_rows, unmatched);
 		return;
 	}
 	name = calls->names[way];

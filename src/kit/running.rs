@@ -427,9 +427,9 @@ impl<T: Send + 'static> Starting<T> {
     }
 
     /// Sets the number of events that became rows.
-    pub fn events(mut self, events: impl Fn(&T) -> u64 + Send + Sync + 'static) -> Self {
+    pub fn events(mut self, events: impl Fn(&mut T) -> u64 + Send + Sync + 'static) -> Self {
         let state = self.state.clone();
-        self.running.events = Some(Box::new(move || events(&state.lock())));
+        self.running.events = Some(Box::new(move || events(&mut state.lock())));
         self
     }
 

@@ -45,6 +45,12 @@ impl TableSpec {
         TableSpec { summary, cluster, shape: Shape::Named { max }, metrics, ..TableSpec::NEW }
     }
 
+    /// Rows of the latest events, the latest first, as many as the option `process_count` says.
+    pub const fn latest(summary: &'static str, cluster: u32, metrics: &'static [MetricDef]) -> TableSpec {
+        let shape = Shape::Rows { count: "process_count", order: RowOrder::Latest };
+        TableSpec { summary, cluster, shape, metrics, ..TableSpec::NEW }
+    }
+
     /// Declares histograms by series, from the constants of [`crate::histograms!`].
     pub const fn by_series(
         summary: &'static str,

@@ -30,14 +30,8 @@ mod rows {
         CGROUP_PATH: str = 8 "proc.execs.cgroup_path" INSTANT NONE "path of the cgroup of the process, in cgroup v2";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "the latest execs, as pmdabpf has them",
-        cluster: 312,
-        shape: Shape::Rows { count: "process_count", order: RowOrder::Latest },
-        metrics: METRICS,
-        options: &["bpf_names"],
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec =
+        TableSpec::latest("the latest execs, as pmdabpf has them", 312, METRICS).with_options(&["bpf_names"]);
 
     pub const COLUMNS: Columns = Columns { time: TIME, seq: SEQ, cgroup_path: CGROUP_PATH };
 
@@ -72,12 +66,7 @@ options! {
 static EXEC: Hook = tracepoint!("sched_process_exec");
 static RETURN: Hook = tracepoint!("sys_exit", "a kernel with BTF and CONFIG_FTRACE_SYSCALLS");
 
-static TABLE: TableSpec = TableSpec {
-    cluster: 8,
-    shape: Shape::Rows { count: "process_count", order: RowOrder::Latest },
-    metrics: METRICS,
-    ..TableSpec::NEW
-};
+static TABLE: TableSpec = TableSpec::latest("", 8, METRICS);
 
 /// The declaration of the module.
 pub const SPEC: Spec = Spec {

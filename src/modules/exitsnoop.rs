@@ -3,7 +3,6 @@
 use super::shared::by_process::EXIT;
 use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
 use super::shared::latest::{Columns, Latest};
-use crate::bpf::record;
 use crate::bpf::types::{self, cgroup_owner, exit_counted, exit_event, exit_group, exit_row, exit_signal, mark};
 use crate::host::{until_nul, Cgroups, Controller};
 use crate::kit::*;
@@ -31,13 +30,7 @@ mod rows {
         CGROUP_PATH: str = 14 "proc.exit.cgroup_path" INSTANT NONE "path of the cgroup of the process, in cgroup v2";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "the latest processes that ended",
-        cluster: 403,
-        shape: Shape::Rows { count: "process_count", order: RowOrder::Latest },
-        metrics: METRICS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::latest("the latest processes that ended", 403, METRICS);
 
     pub const COLUMNS: Columns = Columns { time: TIME, seq: SEQ, cgroup_path: CGROUP_PATH };
 
@@ -233,14 +226,10 @@ struct Exitsnoop {
 impl Exitsnoop {
     fn new(options: Options) -> Exitsnoop {
         let tree = || Cgroups::of(Controller::Unified);
-        let latest = Latest::new(&LATEST, options.process_count, options.buffer_page_count, tree().ok());
+        let latest = Latest::of_records(&LATEST, options.process_count, options.buffer_page_count);
         let by_cgroup = || CgroupHistograms::new(&cgroups::BY_CGROUP, tree(), Seconds(60).window(), Buckets::default());
         let cgroups = options.by_cgroup.then(by_cgroup);
         Exitsnoop { options, latest, cgroups }
-    }
-
-    fn drain(&mut self, kernel: &dyn Kernel) {
-        self.latest.drain(kernel, record::<exit_event>);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
@@ -273,11 +262,7 @@ impl Module for Exitsnoop {
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let by_cgroup = self.cgroups.is_some();
-        Running::of(*self)
-            .table(&rows::TABLE, |module, kernel, table| {
-                module.drain(kernel);
-                module.latest.fill(table, rows::put);
-            })
+        Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put)
             .quick(&counts::TABLE, |module, kernel, table| {
                 counts::read(&module.latest, kernel, table);
             })
@@ -288,11 +273,9 @@ impl Module for Exitsnoop {
                 })
             })
             .tick(|module, kernel| {
-                module.drain(kernel);
+                module.latest.take(kernel);
                 module.cgroups.iter_mut().for_each(|cgroups| cgroups.tick(kernel));
             })
-            .woken(Self::drain)
-            .events(|module| module.latest.events())
             .losses(Self::losses)
             .started()
     }

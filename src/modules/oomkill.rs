@@ -2,7 +2,6 @@
 
 use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
 use super::shared::latest::{Columns, Latest};
-use crate::bpf::record;
 use crate::bpf::types::{self, cgroup_owner, mark, oom_domain, oom_event, oom_group, oom_row};
 use crate::host::{page_size, until_nul, Cgroups, Controller};
 use crate::kit::*;
@@ -25,13 +24,7 @@ mod rows {
         CGROUP_PATH: str = 10 "mem.oom.cgroup_path" INSTANT NONE "path of the cgroup of the process that was killed, in cgroup v2";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "the latest processes that were killed",
-        cluster: 407,
-        shape: Shape::Rows { count: "process_count", order: RowOrder::Latest },
-        metrics: METRICS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::latest("the latest processes that were killed", 407, METRICS);
 
     pub const COLUMNS: Columns = Columns { time: TIME, seq: SEQ, cgroup_path: CGROUP_PATH };
 
@@ -137,13 +130,9 @@ impl Oomkill {
     fn new(options: &Options) -> Oomkill {
         let tree = || Cgroups::of(Controller::Unified);
         Oomkill {
-            latest: Latest::new(&LATEST, options.process_count, RING, tree().ok()),
+            latest: Latest::of_records(&LATEST, options.process_count, RING),
             cgroups: CgroupHistograms::new(&cgroups::BY_CGROUP, tree(), Seconds(60).window(), Buckets::default()),
         }
-    }
-
-    fn drain(&mut self, kernel: &dyn Kernel) {
-        self.latest.drain(kernel, record::<oom_event>);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
@@ -165,21 +154,15 @@ impl Module for Oomkill {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Running::of(*self)
-            .table(&rows::TABLE, |module, kernel, table| {
-                module.drain(kernel);
-                module.latest.fill(table, rows::put);
-            })
+        Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put)
             .quick(&counts::TABLE, |module, kernel, table| {
                 counts::read(&module.latest, kernel, table);
             })
             .table(&cgroups::TABLE, |module, kernel, table| module.cgroups.fill(kernel, table))
             .tick(|module, kernel| {
-                module.drain(kernel);
+                module.latest.take(kernel);
                 module.cgroups.tick(kernel);
             })
-            .woken(Self::drain)
-            .events(|module| module.latest.events())
             .losses(Self::losses)
             .started()
     }

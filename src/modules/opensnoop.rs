@@ -2,9 +2,8 @@
 
 use super::shared::by_process::{ByProcess, EXEC, EXIT};
 use super::shared::latest::{Columns, Latest};
-use crate::bpf::record;
 use crate::bpf::types::{self, open_calls, open_counts, open_event, open_row};
-use crate::host::{until_nul, Cgroups, Controller};
+use crate::host::until_nul;
 use crate::kit::*;
 use crate::{by_process, metrics, options};
 
@@ -24,13 +23,7 @@ mod rows {
         CGROUP_PATH: str = 9 "file.open.cgroup_path" INSTANT NONE "path of the cgroup of the process, in cgroup v2";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "the latest opens of files",
-        cluster: 410,
-        shape: Shape::Rows { count: "process_count", order: RowOrder::Latest },
-        metrics: METRICS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::latest("the latest opens of files", 410, METRICS);
 
     pub const COLUMNS: Columns = Columns { time: TIME, seq: SEQ, cgroup_path: CGROUP_PATH };
 
@@ -139,14 +132,9 @@ struct Opensnoop {
 
 impl Opensnoop {
     fn new(options: Options) -> Opensnoop {
-        let tree = Cgroups::of(Controller::Unified).ok();
-        let latest = Latest::new(&LATEST, options.process_count, options.buffer_page_count, tree);
+        let latest = Latest::of_records(&LATEST, options.process_count, options.buffer_page_count);
         let processes = ByProcess::new(&PROCESSES, false);
         Opensnoop { options, latest, processes }
-    }
-
-    fn drain(&mut self, kernel: &dyn Kernel) {
-        self.latest.drain(kernel, record::<open_event>);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
@@ -170,19 +158,13 @@ impl Module for Opensnoop {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        let running = Running::of(*self)
-            .table(&rows::TABLE, |module, kernel, table| {
-                module.drain(kernel);
-                module.latest.fill(table, rows::put);
-            })
+        let running = Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put)
             .quick(&counts::TABLE, |module, kernel, table| counts::read(&module.latest, kernel, table));
         ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes)
             .tick(|module, kernel| {
-                module.drain(kernel);
+                module.latest.take(kernel);
                 module.processes.tick(kernel);
             })
-            .woken(Self::drain)
-            .events(|module| module.latest.events())
             .losses(Self::losses)
             .started()
     }

@@ -4,9 +4,8 @@
 use super::shared::by_process::{ByProcess, EXEC, EXIT};
 use super::shared::latest::{Columns, Latest};
 use super::shared::tcp::{address, note_ports, STATE};
-use crate::bpf::record;
 use crate::bpf::types::{self, conn_counts, conn_event, conn_row, conn_starts};
-use crate::host::{until_nul, Cgroups, Controller};
+use crate::host::until_nul;
 use crate::kit::*;
 use crate::{by_process, metrics, options};
 
@@ -29,25 +28,16 @@ mod rows {
         CGROUP_PATH: str = 12 "net.tcp.connect.cgroup_path" INSTANT NONE "path of the cgroup of the process, in cgroup v2";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "the latest connections that were opened",
-        cluster: 413,
-        shape: Shape::Rows { count: "process_count", order: RowOrder::Latest },
-        metrics: METRICS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::latest("the latest connections that were opened", 413, METRICS);
 
     pub const COLUMNS: Columns = Columns { time: TIME, seq: SEQ, cgroup_path: CGROUP_PATH };
 
     pub fn put(row: RowMut<'_>, event: &conn_event) {
-        let text = |words: [u64; 2]| {
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            address(event.family as u16, bytes.try_into().unwrap_or_default())
-        };
-        let comm: Vec<u8> = event.comm.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let bytes = |words: [u64; 2]| words.map(u64::to_ne_bytes).concat();
+        let text = |words| address(event.family as u16, bytes(words).try_into().unwrap_or_default());
         row.set(PID, event.pid)
             .set(UID, event.uid)
-            .text(COMM, until_nul(&comm))
+            .text(COMM, until_nul(&bytes(event.comm)))
             .set(VERSION, if event.family == AF_INET { 4 } else { 6 })
             .text(SADDR, text(event.local).as_bytes())
             .set(LPORT, u32::from(event.lport))
@@ -167,15 +157,10 @@ struct Tcpconnect {
 
 impl Tcpconnect {
     fn new(options: Options) -> Tcpconnect {
-        let tree = Cgroups::of(Controller::Unified).ok();
-        let latest = Latest::new(&LATEST, options.process_count, options.buffer_page_count, tree);
+        let latest = Latest::of_records(&LATEST, options.process_count, options.buffer_page_count);
         let one = |_| Some(NamedSeries::default());
         let times = NamedHistograms::new(&[&times::SERIES_OF_ONE], options.window.window(), options.buckets, one);
         Tcpconnect { options, latest, times, processes: ByProcess::new(&PROCESSES, false) }
-    }
-
-    fn drain(&mut self, kernel: &dyn Kernel) {
-        self.latest.drain(kernel, record::<conn_event>);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
@@ -206,21 +191,16 @@ impl Module for Tcpconnect {
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
-        let running = Running::of(*self).table(&rows::TABLE, |module, kernel, table| {
-            module.drain(kernel);
-            module.latest.fill(table, rows::put);
-        });
+        let running = Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put);
         let running = NamedHistograms::add_tables(running, &[&times::SERIES_OF_ONE], prometheus, |module| {
             Some(&mut module.times)
         });
         ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes)
             .tick(|module, kernel| {
-                module.drain(kernel);
+                module.latest.take(kernel);
                 module.times.tick(kernel);
                 module.processes.tick(kernel);
             })
-            .woken(Self::drain)
-            .events(|module| module.latest.events())
             .losses(Self::losses)
             .started()
     }

@@ -27,14 +27,8 @@ metrics! {
 }
 
 /// Table of slow requests.
-pub static TABLE: TableSpec = TableSpec {
-    summary: "the latest requests that took long",
-    cluster: 311,
-    shape: Shape::Rows { count: "process_count", order: RowOrder::Latest },
-    metrics: METRICS,
-    options: &["slow"],
-    ..TableSpec::NEW
-};
+pub static TABLE: TableSpec =
+    TableSpec::latest("the latest requests that took long", 311, METRICS).with_options(&["slow"]);
 
 latest! { "slow", bio_slow, Columns { time: TIME, seq: SEQ, cgroup_path: CGROUP_PATH }; }
 

@@ -2,10 +2,12 @@
 //! quarter of the rows while others have some.
 
 use super::cgroups::{CgroupPaths, Tree};
-use crate::bpf::record;
 use crate::bpf::types::{event_head, latest_stat};
-use crate::host::since_1970;
-use crate::kit::{EachLoss, Host, Kernel, MapDef, Metric, Pages, Plan, RowCount, RowMut, Rows, Table};
+use crate::bpf::{record, Record};
+use crate::host::{since_1970, Cgroups, Controller};
+use crate::kit::{
+    EachLoss, Host, Kernel, MapDef, Metric, Pages, Plan, RowCount, RowMut, Rows, Starting, Table, TableSpec,
+};
 use std::collections::{HashMap, VecDeque};
 
 /// Number of processes with a share of their own in a ring (`SHARES`).
@@ -82,6 +84,38 @@ pub struct Latest<E> {
     /// Number of events so far.
     events: u64,
     cgroups: CgroupPaths,
+}
+
+impl<E: Record + Send> Latest<E> {
+    /// Makes an empty list of records as they are, with the cgroups of v2.
+    pub fn of_records(maps: &'static LatestMaps, rows: RowCount, pages: Pages) -> Latest<E> {
+        Latest::new(maps, rows, pages, Cgroups::of(Controller::Unified).ok())
+    }
+
+    /// Takes the records from the ring.
+    pub fn take(&mut self, kernel: &dyn Kernel) {
+        self.drain(kernel, record::<E>);
+    }
+
+    /// Adds the table, and the work at records in the ring. The work of each second calls [`Self::take`].
+    pub fn add_table<M: Send + 'static>(
+        running: Starting<M>,
+        table: &'static TableSpec,
+        of: fn(&mut M) -> &mut Self,
+        put: fn(RowMut<'_>, &E),
+    ) -> Starting<M>
+    where
+        E: 'static,
+    {
+        running
+            .table(table, move |module, kernel, table| {
+                let latest = of(module);
+                latest.take(kernel);
+                latest.fill(table, put);
+            })
+            .woken(move |module, kernel| of(module).take(kernel))
+            .events(move |module| of(module).events())
+    }
 }
 
 impl<E> Latest<E> {
