@@ -5,7 +5,6 @@
  */
 #include "shared/filter.bpf.h"
 #include "shared/latest.bpf.h"
-#include "shared/set_table.bpf.h"
 #include "shared/syscall.bpf.h"
 
 #define NAME_SIZE 256
@@ -31,8 +30,7 @@ struct open_event {
 struct open_row {
 	__u64 all;
 	__u64 failed;
-	__u64 unmatched; /* returns of which the call was not seen, or gave way to another's */
-	__u64 pad[5];
+	__u64 pad[6];
 };
 
 /* Opens of a thread. */
@@ -41,16 +39,8 @@ struct open_counts {
 	__u64 failed;
 };
 
-/* Calls that have not returned, by thread, where a return does not show arguments. */
-struct open_calls {
-	__u64 keys[SET_WAYS];
-	__u64 names[SET_WAYS];
-	__u64 hows[SET_WAYS];
-};
-
 LATEST(open)
 ROWS(open_rows, struct open_row);
-PRIVATE(open_calls, struct open_calls);
 EXPORT(struct open_event);
 
 const volatile __u64 open_filter;
@@ -58,7 +48,6 @@ const volatile bool open_shown;  /* opens have rows */
 const volatile bool open_failed; /* opens that succeed have none */
 const volatile bool open_by_uid; /* only those of open_uid count */
 const volatile __u32 open_uid;
-const volatile __u32 open_mask;
 
 #define COUNTS struct open_counts
 #define STEM open
@@ -106,56 +95,13 @@ static __always_inline void open_count(__u64 name, __u64 flags, int ret)
 		open_show(name, flags, ret);
 }
 
-/* Where kprobes have to do. */
-ON_ENTRY(do_sys_openat2, int dfd, const char *name, struct open_how *how)
-{
-	__u64 key = (__u32)bpf_get_current_pid_tgid();
-	__u32 way = 0;
-	bool displaced = false;
-	struct open_calls *calls;
-
-	if (!raw || !open_wanted())
-		return;
-	calls = way_find(&open_calls, open_mask, key, &way); /* of a call whose return went unseen */
-	if (!calls)
-		calls = set_claim(&open_calls, open_mask, key, &way, &displaced);
-	if (!calls)
-		return;
-	calls->names[way] = (__u64)name;
-	calls->hows[way] = (__u64)how;
-}
-
-static __always_inline void open_returns(int ret)
-{
-	__u64 key = (__u32)bpf_get_current_pid_tgid(), name, flags;
-	__u32 way = 0;
-	struct open_calls *calls;
-	struct open_how *how;
-
-	calls = way_find(&open_calls, open_mask, key, &way);
-	if (!calls) {
-		if (!open_filter && !open_by_uid)
-			LOSE(open_rows, unmatched);
-		return;
-	}
-	name = calls->names[way];
-	how = (void *)calls->hows[way];
-	way_free(calls, way, key);
-	/* It is on the stack of the caller, which has not returned. */
-	flags = BPF_CORE_READ(how, flags);
-	open_count(name, flags, ret);
-}
-
+/* By fexit: a kretprobe loses calls that are preempted or block, where more are in the function than it has places for. */
 ON_RETURN(do_sys_openat2, 3, int ret)
 {
 	__u64 *arguments = ctx;
 	struct open_how *how;
 
-	if (raw) {
-		open_returns(ret);
-		return;
-	}
-	if (!open_wanted())
+	if (raw || !open_wanted())
 		return;
 	how = (void *)arguments[2];
 	open_count(arguments[1], how->flags, ret);

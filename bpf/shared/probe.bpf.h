@@ -187,7 +187,7 @@ static __always_inline void ring_submit(void *ring, void *record, __u64 wake_at)
 }
 
 /* Only a typed reference makes clang keep a struct in BTF, which is where the Rust side gets it from. */
-#define EXPORT(type) const type *PASTE(export, __LINE__) __attribute__((unused))
+#define EXPORT(type) const type *PASTE(export, __COUNTER__) __attribute__((unused))
 
 static __always_inline void *row(void *map, __u32 index)
 {

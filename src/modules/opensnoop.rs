@@ -2,7 +2,7 @@
 
 use super::shared::by_process::{ByProcess, EXEC, EXIT};
 use super::shared::latest::{Columns, Latest};
-use crate::bpf::types::{self, open_calls, open_counts, open_event, open_row};
+use crate::bpf::types::{self, open_counts, open_event, open_row};
 use crate::host::until_nul;
 use crate::kit::*;
 use crate::{by_process, metrics, options};
@@ -78,7 +78,6 @@ by_process! {
     "open", open_counts;
     latest "open", open_event, rows::COLUMNS;
     rows ROWS: open_row = "open_rows";
-    private CALLS: open_calls = "open_calls";
 }
 
 options! {
@@ -101,19 +100,18 @@ static OPEN: Hook = Hook {
     name: "do_sys_openat2",
     tiers: &[
         Tier { kind: "fexit", programs: &["fexit__do_sys_openat2"] },
-        Tier { kind: "kretprobe", programs: &["kprobe__do_sys_openat2", "kretprobe__do_sys_openat2"] },
         Tier { kind: "tp_btf of every system call", programs: &["tp__sys_exit___opens"] },
         Tier { kind: "raw_tp of every system call", programs: &["raw__sys_exit___opens"] },
     ],
-    needs: "fexit, kprobes, or CONFIG_FTRACE_SYSCALLS, on a kernel with BTF",
+    needs: "fexit, or CONFIG_FTRACE_SYSCALLS, on a kernel with BTF",
 };
 
 /// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "opensnoop",
     summary: "opens of files: name, flags, descriptor or error",
-    overhead: Overhead::medium("0.9 us per open; without fexit and kprobes 90 ns per system call, too"),
-    needs: "fexit, kprobes, or CONFIG_FTRACE_SYSCALLS",
+    overhead: Overhead::medium("0.9 us per open; without fexit 90 ns per system call, too"),
+    needs: "fexit or CONFIG_FTRACE_SYSCALLS",
     tables: &[&rows::TABLE, &counts::TABLE, &processes::TABLE],
     options: OPTIONS,
     hooks: &[&OPEN, &EXIT, &EXEC],
@@ -140,8 +138,6 @@ impl Opensnoop {
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         self.latest.losses(kernel, each);
         PROCESSES.losses(kernel, each);
-        let unmatched = kernel.rows(ROWS).sum(open_row::unmatched);
-        each("uncounted: opens whose beginning was not seen, or gave way to another's", unmatched);
     }
 }
 
@@ -152,7 +148,6 @@ impl Module for Opensnoop {
         (constants.open_by_uid, constants.open_uid) = (uid.0.is_some(), uid.0.unwrap_or_default());
         (constants.open_shown, constants.open_failed) = (rows, failed);
         constants.open_ring = self.latest.plan(host, plan);
-        constants.open_mask = plan_set_table(plan, CALLS.name, by_thread(host));
         plan.entries(ROWS.def.name, host.cpus);
         self.processes.plan(&SPEC, host, plan, constants);
     }
@@ -200,7 +195,6 @@ mod tests {
         for cpu in 0..2 {
             fake.set(ROWS, cpu, open_row::all, 10);
             fake.set(ROWS, cpu, open_row::failed, 3);
-            fake.set(ROWS, cpu, open_row::unmatched, 1);
             fake.set(LOST, cpu, latest_stat::crowded, 4);
         }
         let running = Box::new(Opensnoop::new(Options::default())).start(&fake);

@@ -70,10 +70,23 @@ fn every_open_is_counted_once_and_by_its_process() {
     shells.iter_mut().for_each(Script::go);
     shells.iter_mut().for_each(|shell| assert_eq!(shell.line(), "done"));
     let [all, failed, _] = since(&mut agent, before);
-    assert!(all >= 10_000 && failed >= 3_000, "{all} {failed}");
-    for (shell, [all, failed]) in shells.iter().zip(start) {
-        assert_eq!(of_process(&mut agent, shell), [all + 2500, failed + 750]);
+    // A program that is preempted on its CPU by a task that opens, too, does not run for that one, and the kernel counts it.
+    let missed = agent.skipped_runs();
+    println!("{all} opens, {failed} failed, {missed} missed");
+    assert!(all + missed >= 10_000 && failed + missed >= 3_000, "{all} {failed} {missed}");
+    let sums = shells.iter().zip(start).map(|(shell, [all, failed])| {
+        let now = of_process(&mut agent, shell);
+        [now[0] - all, now[1] - failed]
+    });
+    let sums: Vec<[u64; 2]> = sums.collect();
+    if missed == 0 {
+        assert_eq!(sums, [[2500, 750]; 4]);
     }
+    let [all, failed] = [0, 1].map(|at| sums.iter().map(|sum| sum[at]).sum::<u64>());
+    assert!(
+        (10_000 - missed..=10_000).contains(&all) && (3_000 - missed.min(3_000)..=3_000).contains(&failed),
+        "{sums:?}"
+    );
 }
 
 #[test]
