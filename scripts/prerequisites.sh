@@ -14,6 +14,9 @@ need_root() {
 	[ "$(id -u)" -eq 0 ] || { say "must be root: run it with sudo"; exit 1; }
 }
 
+# seconds_left: until the end of a run that has one (DEADLINE, in seconds since 1970); a day where none is set
+seconds_left() { echo $((${DEADLINE:-$(($(date +%s) + 86400))} - $(date +%s))); }
+
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # at_least HAVE WANT: compares dotted version numbers

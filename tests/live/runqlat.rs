@@ -24,13 +24,16 @@ fn switches(pid: u32) -> (u64, u64) {
     (sum, threads)
 }
 
-/// Waits until all threads of a process have slept for a while: each arrival has had its departure then.
+/// Waits until all threads of a process have slept for a while: each arrival has had its departure then. A thread sleeps in the words of its
+/// status from before it leaves its processor; its system call can be read once it has left.
 fn asleep(pid: u32) {
     let awake = || {
         let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         threads.any(|thread| {
-            let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+            let path = thread.unwrap().path();
+            let status = std::fs::read_to_string(path.join("status")).unwrap();
             !status.lines().any(|line| line.starts_with("State:") && line.contains("sleeping"))
+                || std::fs::read_to_string(path.join("syscall")).is_ok_and(|call| call.starts_with("running"))
         })
     };
     loop {
