@@ -188,13 +188,14 @@ wants_bpf_names() {
 	[ -f "$config" ] && grep -Eiq '^bpf_names[[:space:]]*[=:][[:space:]]*(1|yes|true|on)[[:space:]]*$' "$config"
 }
 
-# the line that begins a section of a module which pmdabpf has, too
-as_pmdabpf='^[Mm][Oo][Dd][Uu][Ll][Ee][[:space:]]*[=:][[:space:]]*(biolatency|netproc|execsnoop|exitsnoop|oomkill|opensnoop|tcpconnect)[[:space:]]*$'
+# modules that pmdabpf has, too, and the line that begins a section of one
+of_pmdabpf='biolatency|netproc|execsnoop|exitsnoop|oomkill|opensnoop|tcpconnect|vfsstat'
+as_pmdabpf="^[Mm][Oo][Dd][Uu][Ll][Ee][[:space:]]*[=:][[:space:]]*($of_pmdabpf)[[:space:]]*\$"
 # set_bpf_names on|off: a line of its own in the configuration's sections of these modules, or none
 set_bpf_names() {
 	if [ ! -f "$config" ] || ! grep -Eq "$as_pmdabpf" "$config"; then
 		[ "$1" = off ] && return
-		echo "no section with module = biolatency, netproc, execsnoop, exitsnoop, oomkill, opensnoop or tcpconnect in $config; add one, as in $(pwd)/corebcc.conf.default" >&2
+		echo "no section with module = $(echo "$of_pmdabpf" | sed 's/|/ or /g') in $config; add one, as in $(pwd)/corebcc.conf.default" >&2
 		return 1
 	fi
 	replace "$config" with_bpf_names "$1"

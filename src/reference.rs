@@ -166,11 +166,13 @@ pub fn module_table(specs: &[&Spec]) -> String {
             // Those by bucket are among those of the series: `NAME.*`.
             if table.histograms.is_empty() || !matches!(table.shape, Shape::Buckets { .. }) {
                 let mut names: Vec<String> = table.metrics.iter().map(|metric| listed(table, metric)).collect();
-                names.dedup();
+                let mut seen = BTreeSet::new();
+                names.retain(|name| seen.insert(name.clone()));
                 metrics.push(common(&names.iter().map(String::as_str).collect::<Vec<_>>()));
             }
             instances.push(match table.shape {
                 Shape::Single => "none".into(),
+                Shape::Log2(log2) if log2 == kit::Log2::BYTES => "power-of-two buckets in bytes".into(),
                 Shape::Log2(_) => "power-of-two buckets in microseconds".into(),
                 Shape::Rows { order, .. } => format!("rows, {}", order.text()),
                 Shape::Buckets { .. } => "buckets in microseconds".into(),
@@ -200,7 +202,7 @@ pub fn module_table(specs: &[&Spec]) -> String {
 pub fn cluster_table(specs: &[&Spec]) -> String {
     let mut taken = BTreeMap::new();
     for spec in specs {
-        let clusters = spec.tables.iter().map(|table| table.cluster).filter(|cluster| (400..500).contains(cluster));
+        let clusters = spec.tables.iter().map(|table| table.cluster).filter(|&cluster| cluster >= 400);
         taken.extend(clusters.map(|cluster| (cluster, spec.name)));
     }
     let mut text = String::from("| cluster | module |\n| --- | --- |\n");

@@ -162,6 +162,7 @@ fn no_room_uses_one_that_the_arrows_do_not_lead_to() {
                     "options",
                     "tracepoint",
                     "function",
+                    "function_entry",
                     "file_system",
                     "by_process",
                     "latest",

@@ -296,4 +296,5 @@ WORKLOADS = {
     "tcpretrans": knock,
     "tcptop": converse,
     "tracepoint_hits": spawn,
+    "vfsstat": files,
 }

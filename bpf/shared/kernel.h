@@ -349,6 +349,12 @@ struct linux_binprm {
 	const char *interp;
 };
 
+struct path;
+
+struct file {
+	__u32 f_mode;
+};
+
 /* arguments of openat2 */
 struct open_how {
 	__u64 flags;

@@ -2,9 +2,10 @@
 
 use crate::config::{did_you_mean, Config, ConfigError, Cost, Fault, ModuleSettings, Section, Settings};
 use crate::kit::{OptionDef, RowCount, Shape, Spec, TableId, TableSpec, BPF_NAMES};
+use std::ops::RangeInclusive;
 
-/// First cluster of the tables of pairs.
-pub const PAIR_CLUSTERS: u32 = 500;
+/// Clusters of the tables of pairs. Modules have those below, and above once there is none left.
+pub const PAIR_CLUSTERS: RangeInclusive<u16> = 500..=1999;
 
 /// A module as configured.
 pub struct EnabledModule {
@@ -68,7 +69,7 @@ impl ServedTable {
 
     /// True for tables of pairs and scripts, which bring their own help texts.
     pub fn is_of_the_site(&self) -> bool {
-        self.spec.cluster >= PAIR_CLUSTERS
+        PAIR_CLUSTERS.contains(&(self.spec.cluster as u16))
     }
 
     /// Returns the complete names of its metrics, each with the column; a metric may have two names.

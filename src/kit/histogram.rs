@@ -10,6 +10,8 @@ pub struct Log2 {
 impl Log2 {
     /// Histograms of microseconds that the programs count (bpf/shared/hist.bpf.h): up to 71 minutes.
     pub const MICROSECONDS: Log2 = Log2 { buckets: 32 };
+    /// Histograms of bytes: the last bucket has all from 2 GiB on.
+    pub const BYTES: Log2 = Log2 { buckets: 32 };
 
     /// Returns the bounds of a bucket, both inclusive: 0-1, 2-3, 4-7, ...
     pub fn bounds(bucket: u32) -> (u64, u64) {

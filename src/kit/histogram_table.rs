@@ -38,7 +38,7 @@ const ALL_ID: u32 = 1 << 10;
 /// `TABLES`, all three. The line `tables` has their rows for the documents, their clusters and the shape of the first;
 /// `if` names an option without which they stay empty. Each line of a histogram has a number that determines the items of
 /// its metrics: they start at 8 times the number by series, at the number by bucket, and at 4 times the number for
-/// Prometheus. Other metrics of the series follow `with`, with items below 8.
+/// Prometheus. Second names of the count follow the name. Other metrics of the series follow `with`, with items below 8.
 ///
 /// ```text
 /// histograms! {
@@ -59,7 +59,7 @@ macro_rules! histograms {
     (
         $x:expr;
         tables $summary:expr, $buckets:expr, $table:literal $by_bucket:literal $in_seconds:literal, $shape:expr $(, if $option:literal)?;
-        $($number:literal $name:literal $events:literal $time:literal $note:expr;)*
+        $($number:literal $name:literal $(| $called:literal)* $events:literal $time:literal $note:expr;)*
         $(with $id:ident: $ty:ty = $item:literal $other:literal $(| $also:literal)* $sem:ident $units:ident $oneline:literal;)*
     ) => {
         /// The histograms.
@@ -71,7 +71,10 @@ macro_rules! histograms {
         },)*];
         const SERIES: &[$crate::kit::MetricDef] = &[
             $(
-                $crate::kit::histogram_metric(8 * $number, concat!($x, ".", $name, ".count"), concat!("number of ", $events)),
+                $crate::kit::MetricDef {
+                    also: &[$($called),*],
+                    ..$crate::kit::histogram_metric(8 * $number, concat!($x, ".", $name, ".count"), concat!("number of ", $events))
+                },
                 $crate::kit::histogram_metric(
                     8 * $number + 1,
                     concat!($x, ".", $name, ".sum"),

@@ -102,6 +102,21 @@ macro_rules! function {
     };
 }
 
+/// A kernel function's entry: by a trampoline, else by a probe.
+#[macro_export]
+macro_rules! function_entry {
+    ($name:literal, $needs:expr) => {
+        $crate::kit::Hook {
+            name: $name,
+            tiers: &[
+                $crate::kit::Tier { kind: "fentry", programs: &[concat!("fentry__", $name)] },
+                $crate::kit::Tier { kind: "kprobe", programs: &[concat!("kprobe__", $name)] },
+            ],
+            needs: $needs,
+        }
+    };
+}
+
 /// Locations in user code, for a module's template (`ON_EACH_CODE`).
 #[macro_export]
 macro_rules! user_code {

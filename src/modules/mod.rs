@@ -35,6 +35,7 @@ mod uprobe_hits;
 mod usdt_hits;
 mod usdt_jvm_threads;
 mod ustat;
+mod vfsstat;
 mod xfsdist;
 mod zfsdist;
 
@@ -77,6 +78,7 @@ pub const MODULES: &[&Spec] = &[
     &cgroup_runq::SPEC,
     &llcstat::SPEC,
     &cgroup_net::SPEC,
+    &vfsstat::SPEC,
 ];
 
 /// Returns the module that `module = PATH` or `[NAME]` names.

@@ -5,12 +5,12 @@ use super::runner::{self, Runner};
 use super::source::{Source, MAX_SOURCE};
 use super::state::{ScriptState, SharedState};
 use super::tables::{declare, keys, ScriptTable};
-use crate::catalog::EnabledModule;
+use crate::catalog::{EnabledModule, PAIR_CLUSTERS};
 use crate::config::{ModuleSettings, ScriptSettings};
 use crate::kit::{Spec, TableSpec};
 use crate::loader::{Bpftrace, ScriptHelper};
 use crate::state::{ClusterFile, Clusters};
-use crate::user::{kept, leak, read_trusted, word, Changed, PairError, Watch, CLUSTERS};
+use crate::user::{kept, leak, read_trusted, word, Changed, PairError, Watch};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -189,7 +189,7 @@ impl Scripts {
     /// Returns the clusters of each script.
     fn assign(&self, scripts: &[Arc<Found>], others: &Others<'_>) -> Vec<Vec<Option<u16>>> {
         let state = self.state.as_ref();
-        let mut clusters = state.map_or_else(|| Clusters::none(CLUSTERS), |file| file.load(CLUSTERS));
+        let mut clusters = state.map_or_else(|| Clusters::none(PAIR_CLUSTERS), |file| file.load(PAIR_CLUSTERS));
         let served = self.served.values().flat_map(|served| &served.clusters);
         let taken: Vec<u16> = others.pairs.iter().chain(served).copied().collect();
         let taken = clusters.names_of(&taken);

@@ -26,7 +26,7 @@ pub use decode::{covered, cut, decode, Undecoded};
 pub use directory::{read_directory, read_file, read_pairs, read_trusted, PairFiles};
 pub use module::PairModule;
 pub use names::{Names, Pci};
-pub use pairs::{is_right, pair_alone, pairs_of, section_beside, section_of, CLUSTERS, PAIR};
+pub use pairs::{is_right, pair_alone, pairs_of, section_beside, section_of, PAIR};
 pub use series::{CounterSeries, HistogramSeries, Scale, Served};
 pub use tables::{kept, leak, word};
 pub use watch::{Changed, Watch};

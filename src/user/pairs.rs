@@ -4,15 +4,12 @@ use super::config::PairError;
 use super::directory::PairFiles;
 use super::module::PairModule;
 use super::tables::{kept, leak, word, ServedMetric, Tables};
-use crate::catalog::EnabledModule;
+use crate::catalog::{EnabledModule, PAIR_CLUSTERS};
 use crate::config::ModuleSettings;
 use crate::kit::{Need, Spec, TableSpec};
 use crate::loader::PairOptions;
 use crate::state::{ClusterFile, Clusters};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Clusters for tables of pairs.
-pub const CLUSTERS: std::ops::RangeInclusive<u16> = crate::catalog::PAIR_CLUSTERS as u16..=1999;
 
 /// Privileges that any pair may need.
 pub const PAIR: Spec = Spec {
@@ -62,7 +59,7 @@ pub fn pairs_of(
     if files.is_empty() {
         return Vec::new();
     }
-    let mut clusters = state.map_or_else(|| Clusters::none(CLUSTERS), |file| file.load(CLUSTERS));
+    let mut clusters = state.map_or_else(|| Clusters::none(PAIR_CLUSTERS), |file| file.load(PAIR_CLUSTERS));
     let pairs = pairs(files, options, prefix, &mut clusters, others, taken);
     if let Some(file) = state {
         file.save(&clusters);
@@ -72,7 +69,7 @@ pub fn pairs_of(
 
 /// Makes a pair that is not served: names of metrics are checked, and clusters mean nothing.
 pub fn pair_alone(files: PairFiles, options: &PairOptions) -> PairModule {
-    let mut pairs = pairs(vec![files], options, "", &mut Clusters::none(CLUSTERS), &[], &BTreeMap::new());
+    let mut pairs = pairs(vec![files], options, "", &mut Clusters::none(PAIR_CLUSTERS), &[], &BTreeMap::new());
     // There is one module for each pair.
     pairs.pop().map(|(_, pair)| pair).expect("a pair of the files")
 }

@@ -71,7 +71,7 @@ fn work(directory: &Path) {
 }
 
 /// A file system that shell commands make in the file $image and mount at $mount.
-struct FileSystem {
+pub struct FileSystem {
     module: &'static str,
     size: u64,
     make: &'static str,
@@ -80,10 +80,17 @@ struct FileSystem {
     synchronous: u64,
 }
 
+pub const EXT4: FileSystem = FileSystem {
+    module: "ext4dist",
+    size: 32 << 20,
+    make: "mkfs.ext4 -q -F $image && mount -o loop $image $mount",
+    end: "umount $mount",
+    synchronous: 10,
+};
+
 impl FileSystem {
-    /// Works on the file system, and checks the counts.
-    fn operations_are_counted(&self) {
-        let _alone = alone();
+    /// Mounts it while `act` runs. Prints that the test was skipped if it cannot be made.
+    pub fn mounted(&self, act: impl FnOnce(&Path)) {
         let directory = tempfile::tempdir().unwrap();
         let (image, mount) = (directory.path().join("image"), directory.path().join("mount"));
         std::fs::create_dir(&mount).unwrap();
@@ -98,15 +105,24 @@ impl FileSystem {
             skip(&format!("{} ({})", self.make, words.trim().replace('\n', "; ")));
             return;
         }
-        let own = format!("process = {}\nprometheus = True", std::process::id());
-        let counted = Agent::where_possible("fexit or kprobes", self.module, &own).map(|mut agent| {
-            assert_eq!(counts(&mut agent), [0; 4]);
-            work(&mount);
-            (counts(&mut agent), recent(self.module, &mut agent))
-        });
+        act(&mount);
         let ended = run(self.end);
         assert!(ended.status.success(), "{}: {ended:?}", mount.display());
-        if let Some((counted, recent)) = counted {
+    }
+
+    /// Works on the file system, and checks the counts.
+    fn operations_are_counted(&self) {
+        let _alone = alone();
+        let mut both = None;
+        self.mounted(|mount| {
+            let own = format!("process = {}\nprometheus = True", std::process::id());
+            both = Agent::where_possible("fexit or kprobes", self.module, &own).map(|mut agent| {
+                assert_eq!(counts(&mut agent), [0; 4]);
+                work(mount);
+                (counts(&mut agent), recent(self.module, &mut agent))
+            });
+        });
+        if let Some((counted, recent)) = both {
             assert_eq!(counted, [40, 300, 100, 15 + self.synchronous], "opens, reads, writes, fsyncs");
             assert_eq!(recent, counted, "by the metrics with quantiles");
         }
@@ -115,14 +131,7 @@ impl FileSystem {
 
 #[test]
 fn operations_on_ext4_are_counted_once_each() {
-    let ext4 = FileSystem {
-        module: "ext4dist",
-        size: 32 << 20,
-        make: "mkfs.ext4 -q -F $image && mount -o loop $image $mount",
-        end: "umount $mount",
-        synchronous: 10,
-    };
-    ext4.operations_are_counted();
+    EXT4.operations_are_counted();
 }
 
 #[test]

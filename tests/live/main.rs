@@ -40,3 +40,4 @@ mod tcpperpid;
 mod tcpretrans;
 mod tcptop;
 mod usdt;
+mod vfsstat;

@@ -3,6 +3,8 @@
 use crate::consumers::{column, logs_the_groups, pmrep, shows_columns, Names, Traffic, EXPECTED, GROUP, GROUPS};
 use crate::instance::{values, Pmcd};
 use crate::support::{anybody_counts_runs, config, lacks, lacks_host_pids, told, wait_for};
+use corebcc::kit::Spec;
+use corebcc::modules::MODULES;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -78,6 +80,7 @@ fn files_are_put_in_place_and_taken_out_again() {
         "pmlogconf/corebcc/runqlat-buckets",
         "pmlogconf/corebcc/status",
         "pmlogconf/corebcc/tcpconnect",
+        "pmlogconf/corebcc/vfsstat",
         "pmlogconf/corebcc/xfsdist",
         "pmlogconf/corebcc/xfsdist-buckets",
         "pmlogconf/corebcc/zfsdist",
@@ -191,9 +194,10 @@ fn bpf_names_edits_its_own_lines_of_the_configuration() {
         assert_eq!(text(), before);
         placed.script("set_bpf_names on; wants_bpf_names");
         let on = text();
-        let sections = ["biolatency", "netproc", "execsnoop", "exitsnoop", "oomkill", "opensnoop", "tcpconnect"].iter();
-        let off = sections.fold(on.clone(), |text, module| {
-            text.replacen(&format!("{module}\nbpf_names = True\n"), &format!("{module}\n"), 1)
+        let has_names = |spec: &&&'static Spec| spec.options.iter().any(|option| option.name == "bpf_names");
+        let off = MODULES.iter().filter(has_names).fold(on.clone(), |text, spec| {
+            let line = spec.name;
+            text.replacen(&format!("{line}\nbpf_names = True\n"), &format!("{line}\n"), 1)
         });
         assert_eq!(off, before);
         placed.script("set_bpf_names on");

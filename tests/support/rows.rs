@@ -113,7 +113,7 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-const ADDED: [Beside; 101] = [
+const ADDED: [Beside; 115] = [
     ("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.calls", "cgroup_net", 464, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.bytes", "cgroup_net", 464, 1, Type::U64, Sem::COUNTER, "byte"),
@@ -211,6 +211,20 @@ const ADDED: [Beside; 101] = [
     ("bcc.net.tcp.connects.lost.count", "tcpconnect", 414, 5, Type::U64, Sem::COUNTER, "count"),
     ("bcc.proc.connects.all.count", "tcpconnect", 416, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.proc.connects.failed.count", "tcpconnect", 416, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.vfs.create.count", "vfsstat", 492, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.vfs.unlink.count", "vfsstat", 492, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.vfs.mkdir.count", "vfsstat", 492, 2, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.vfs.rmdir.count", "vfsstat", 492, 3, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.vfs.read.bytes", "vfsstat", 492, 4, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.vfs.write.bytes", "vfsstat", 492, 5, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.proc.vfs.read.count", "vfsstat", 494, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.vfs.read.bytes", "vfsstat", 494, 1, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.proc.vfs.read.time", "vfsstat", 494, 2, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.vfs.write.count", "vfsstat", 494, 3, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.vfs.write.bytes", "vfsstat", 494, 4, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.proc.vfs.write.time", "vfsstat", 494, 5, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.vfs.read.size", "vfsstat", 2000, 0, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.vfs.write.size", "vfsstat", 2000, 1, Type::U64, Sem::COUNTER, "byte"),
     ("bcc.hw.llc.references.count", "llcstat", 482, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.hw.llc.misses.count", "llcstat", 482, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.hw.llc.references.count", "llcstat", 483, 0, Type::U64, Sem::COUNTER, "count"),
@@ -349,8 +363,10 @@ fn of_files_and_connects() -> impl Iterator<Item = Row> {
         let of =
             |module, name, series| histograms(module, &[], &[(name, series, series + 8, series + 104, OPERATIONS)]);
         let connects = [("bcc.net.tcp", 414, 415, 421, &["connect"][..])];
+        let calls = [("bcc.vfs", 492, 493, 495, &["read", "write", "fsync", "open"][..])];
         [
             histograms("tcpconnect", &[], &connects),
+            histograms("vfsstat", &[], &calls),
             of("ext4dist", "bcc.fs.ext4", 334),
             of("xfsdist", "bcc.fs.xfs", 335),
             of("zfsdist", "bcc.fs.zfs", 336),
@@ -383,7 +399,7 @@ type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
 fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        let instances = ![300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411, 414].contains(&cluster);
+        let instances = ![300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411, 414, 492].contains(&cluster);
         Row {
             name,
             module,
