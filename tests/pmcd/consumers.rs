@@ -208,19 +208,20 @@ fn pcp_htop_shows_the_eight_columns() {
     }
 }
 
-/// The screens that PCP 6.1 and later have for pmdabpf's rows; opensnoop's is the fourth.
+/// The screens that PCP 6.1 and later have for pmdabpf's rows.
 #[test]
-fn pcp_htop_shows_execs_exits_and_slow_requests() {
+fn pcp_htop_shows_execs_exits_opens_and_slow_requests() {
     const SCREENS: &str = "/usr/share/pcp/htop/screens";
     if lacks(&["/usr/lib/pcp/bin/pcp-htop", &format!("{SCREENS}/exitsnoop"), "script"]) || lacks_host_pids() {
         return;
     }
-    let modules = ["sysfork", "execsnoop", "exitsnoop", "biolatency"];
+    let modules = ["sysfork", "execsnoop", "exitsnoop", "opensnoop", "biolatency"];
     let asking = |text: String, module: &&str| {
         text.replace(&format!("module = {module}\n"), &format!("module = {module}\n{BPF_NAMES}"))
     };
     let text = modules.iter().fold(config(&modules), asking).replace("= sysfork\nbpf_names = True\n", "= sysfork\n");
     let text = text.replace("module = biolatency\n", "module = biolatency\nslow = 0\n");
+    let text = text.replace("module = opensnoop\n", "module = opensnoop\nprocess = cat\nfailed = True\n");
     let Some(pmcd) = Pmcd::beside(&text, &[PROC, LINUX]) else { return };
     let screens = pmcd.home.path("etc/htop/screens");
     fs::create_dir_all(&screens).unwrap();
@@ -232,6 +233,8 @@ fn pcp_htop_shows_execs_exits_and_slow_requests() {
     let rows = [
         ("execsnoop", format!(r"\d+ {own} 0 true 0 /bin/true")),
         ("exitsnoop", format!(r"\d+ {own} 0 0 true")),
+        // A path is in two colours, and so in two words.
+        ("opensnoop", r"\d+ cat -1 2 /no/such/ ?file".into()),
         ("biosnoop", format!(r"({}) F?[RWFD][FASM]* \d", disks.join("|"))),
     ];
     let sync = fs::File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("htop")).unwrap();
@@ -242,13 +245,15 @@ fn pcp_htop_shows_execs_exits_and_slow_requests() {
         let mut terminal = htop(&pmcd, "-C -d 5", &pmcd.home.path("etc"));
         let row = regex::Regex::new(&row).unwrap();
         let mut input = terminal.0.stdin.take().unwrap();
-        wait_for(&format!("{row} on the screen {screen}"), || {
+        let seen = (0..60).any(|_| {
             Command::new("/bin/true").status().unwrap();
+            Command::new("/bin/cat").arg("/no/such/file").stderr(Stdio::null()).status().unwrap();
             (&sync).write_all(b"x").and_then(|()| sync.sync_all()).unwrap();
             input.write_all(b"\t").unwrap();
             std::thread::sleep(Duration::from_millis(300));
-            row.is_match(&on_screen(&pmcd)).then_some(())
+            row.is_match(&on_screen(&pmcd))
         });
+        assert!(seen, "{row} is not on the screen {screen}: {}", on_screen(&pmcd));
         input.write_all(b"q").unwrap();
         assert!(terminal.end().success());
         fs::remove_file(screens.join(screen)).unwrap();
