@@ -1,22 +1,29 @@
-//! Tables of quantiles: a line for each series and each of its histograms.
+//! Tables of quantiles: a line for each series and each of its histograms, and for each counter beside them.
 
 use super::columns::{heading, table, text, Column};
 use super::reading::{scaling, unit, Reading, Value};
 use crate::cli::ShowOptions;
 use crate::kit::{Shape, SERIES_METRICS};
-use crate::pcp::{Atom, Units};
+use crate::pcp::{Atom, Sem, Units};
 use std::fmt::Write;
 
-/// Draws a reading's histograms that counted something or have quantiles.
+/// Draws a reading's histograms that counted something or have quantiles, and its other counters.
 pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>) -> String {
     let spec = reading.of.table.spec;
     let mut lines: Vec<Vec<String>> = Vec::new();
     let mut zeros = 0;
     let shared = shared(&spec.histograms.iter().map(|def| def.name).collect::<Vec<_>>());
+    // Bytes beside the times of each operation would be in nobody's column; asked for alone they are shown.
+    let (times, mut others): (Vec<usize>, Vec<usize>) =
+        reading.of.columns.iter().partition(|&&column| column < spec.histograms.len() * SERIES_METRICS.len());
+    others.retain(|&column| {
+        let metric = &spec.metrics[column];
+        metric.sem == Sem::COUNTER && (metric.units == Units::COUNT || times.is_empty())
+    });
     for row in (0..reading.table.len()).filter(|&row| reading.wants(row, options)) {
         for (histogram, def) in spec.histograms.iter().enumerate() {
             let first = histogram * SERIES_METRICS.len();
-            if !reading.of.columns.iter().any(|column| (first..first + SERIES_METRICS.len()).contains(column)) {
+            if !times.iter().any(|column| (first..first + SERIES_METRICS.len()).contains(column)) {
                 continue;
             }
             let (count, sum) = (reading.since(row, first), reading.since(row, first + 1));
@@ -32,6 +39,19 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>) 
             };
             let head = [reading.name(row), def.name[shared..].to_owned(), text(&reading.amount(count, options)), mean];
             lines.push(head.into_iter().chain(quantiles).collect());
+        }
+        for &column in &others {
+            let metric = &spec.metrics[column];
+            let count = reading.since(row, column);
+            if count == 0 && !options.zeros {
+                zeros += 1;
+                continue;
+            }
+            let name = metric.name.get(shared..).unwrap_or(metric.name);
+            let name = name.strip_suffix(".count").unwrap_or(name).to_owned();
+            let head = [reading.name(row), name, text(&reading.amount(count, options))];
+            let none = std::iter::repeat_n("-".to_owned(), SERIES_METRICS.len() - 1);
+            lines.push(head.into_iter().chain(none).collect());
         }
     }
     let mut out = heading(reading, &reading.title());
@@ -139,6 +159,28 @@ mod tests {
         assert_eq!(lines[1], "                              mean   p50   p90   p99  p999   max");
         assert_eq!(lines[2], "instance  operation   count   [us]  [us]  [us]  [us]  [us]  [us]");
         assert_eq!(lines[3], "vda       read.total     20  200.0    80   300  1500  9000  9000");
+    }
+
+    #[test]
+    fn counters_beside_histograms_have_lines_of_their_own() {
+        let Ok(Command::Show(options)) = parse(["pmdacorebcc", "show", "tcpconnect"].map(Into::into)) else { panic!() };
+        let chosen = choose(&options).unwrap();
+        let of = chosen.selected.iter().find(|selected| selected.table.spec.cluster == 414).unwrap();
+        let filled = |numbers: &[u64]| {
+            let mut table = Table::of(of.table.spec);
+            let row = numbers.iter().enumerate();
+            row.fold(table.single(), |row, (column, &number)| row.set(Metric::<u64>::new(column), number));
+            table
+        };
+        let (before, now) = (filled(&[0; 13]), filled(&[3, 300_000, 80, 90, 99, 99, 99, 5, 2, 0, 0, 0, 0]));
+        let (time, covers) = (Local::now(), Duration::from_secs(2));
+        let (earlier, waits_for) = (Some(Earlier::new(&before)), None);
+        let reading = Reading { of, table: &now, earlier, new: None, time, covers, waits_for };
+        let lines: Vec<String> = draw(&reading, &options, None).lines().map(str::to_owned).collect();
+        assert!(lines[2].starts_with("connect               3     100.0       80"), "{lines:?}");
+        assert!(lines[3].starts_with("connects.all          5         -        -"), "{lines:?}");
+        assert!(lines[4].starts_with("connects.refused      2         -        -"), "{lines:?}");
+        assert_eq!(lines[5], "(4 idle rows; --zeros shows them)");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Selection of tables and columns by names: of a metric, of a node above several, or of a module.
 
 use crate::catalog::{EnabledModule, ServedTable};
-use crate::kit::{Interval, MetricDef, Shape};
+use crate::kit::{Interval, MetricDef, Shape, SERIES_METRICS};
 
 /// A table with the columns to be shown.
 pub struct Selected {
@@ -61,11 +61,15 @@ pub fn select<'a>(
 }
 
 /// True if the module's name means this table. Left out are tables that need an option, and histograms by series: these have names of
-/// their own, and would hide the module's other tables. A module with histograms only is shown by their quantiles.
+/// their own, and would hide the module's other tables. A module with histograms only is shown by their quantiles, and so are histograms
+/// with counters beside them, which are in no other table.
 fn is_shown(module: &EnabledModule, table: &ServedTable) -> bool {
     let has_others = module.spec.tables.iter().any(|table| table.histograms.is_empty());
-    let is_meant =
-        table.spec.histograms.is_empty() || !has_others && !matches!(table.spec.shape, Shape::Buckets { .. });
+    let has_counters = table.spec.shape == Shape::Single
+        && table.spec.metrics.len() > table.spec.histograms.len() * SERIES_METRICS.len();
+    let is_meant = table.spec.histograms.is_empty()
+        || has_counters
+        || !has_others && !matches!(table.spec.shape, Shape::Buckets { .. });
     is_meant && table.spec.options.is_empty()
 }
 
