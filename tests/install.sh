@@ -156,7 +156,7 @@ if ! grep -q '^bpf[[:space:]]' "$PCP_PMCDCONF_PATH"; then
 	cp "$config" "$scratch/config"
 	run "pmdabpf's names on demand, by the command on the path" / bpf-names on
 	check "clients find them" pminfo -f bpf.proc.net.tcp.send.packets
-	check "each section of such a module has its line, once" lines "^bpf_names" "$config" "$(grep -Ec "^module = ($(sed -n "s/^of_pmdabpf='\(.*\)'$/\1/p" "$pmda/scripts/registration.sh"))\$" "$config")"
+	check "each section of such a module has its line, once" lines "^bpf_names" "$config" "$(grep -Ec "^module = ($(sed -n "s/^of_pmdabpf='\(.*\)'$/\1/p" "$pmda/registration.sh"))\$" "$config")"
 	cp "$config" "$scratch/asking"
 	(cd "$PCP_VAR_DIR/pmns" && pmnsdel -n root bpf)
 	run "Upgrade of a name space that lost them" "$pmda" ./Upgrade
