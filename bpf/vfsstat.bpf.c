@@ -38,8 +38,15 @@ struct vfs_counts {
 		__u64 bytes;
 		__u64 ns;
 	} moved[2];
-	__u64 since[2]; /* when its fsync began, or its other operation; 0: it is in none */
+	__u64 since[2]; /* when its fsync began, or its other operation; 0: it is in none. BY_CALL: it is in the system call */
 };
+
+/*
+ * Kernels have vfs_fsync_range inlined in the system calls, as 5.10 in fdatasync and 7.2 in both. So these are hooked as well, and what is
+ * called inside of them is theirs.
+ */
+#define BY_CALL 1
+#define EBADF 9
 
 ROWS(vfs_rows, struct vfs_row);
 
@@ -54,7 +61,7 @@ static __always_inline bool vfs_wanted(void)
 	return filter_wants_current(vfs_filter);
 }
 
-static __always_inline void vfs_begin(enum vfs_op op)
+static __always_inline void vfs_begin(enum vfs_op op, __u64 by_call)
 {
 	struct vfs_counts *counts;
 	__u64 *since;
@@ -65,12 +72,14 @@ static __always_inline void vfs_begin(enum vfs_op op)
 	if (!counts)
 		return;
 	since = &counts->since[op != VFS_FSYNC];
+	if (op == VFS_FSYNC && !by_call && *since & BY_CALL)
+		return;
 	if (*since)
 		LOSE(vfs_rows, unreturned);
-	*since = bpf_ktime_get_ns();
+	*since = op == VFS_FSYNC ? (bpf_ktime_get_ns() & ~BY_CALL) | by_call : bpf_ktime_get_ns();
 }
 
-static __always_inline void vfs_end(enum vfs_op op, __s64 ret)
+static __always_inline void vfs_end(enum vfs_op op, __u64 by_call, __s64 ret)
 {
 	__u64 now = bpf_ktime_get_ns(), id = bpf_get_current_pid_tgid(), *since;
 	struct vfs_row *r = cpu_row(&vfs_rows);
@@ -88,8 +97,12 @@ static __always_inline void vfs_end(enum vfs_op op, __s64 ret)
 			ADD(r->unseen, 1);
 		return;
 	}
+	if (op == VFS_FSYNC && (*since & BY_CALL) != by_call)
+		return;
 	now -= *since;
 	*since = 0;
+	if (by_call && ret == -EBADF)
+		return;
 	FINE_COUNT(r->times[op], now);
 	if (op > VFS_WRITE)
 		return;
@@ -112,20 +125,25 @@ static __always_inline void vfs_end(enum vfs_op op, __s64 ret)
 			COUNT(r_->what);                                                                              \
 	} while (0)
 
-ON_SPAN(vfs_read, 4, struct file *file, long ret, vfs_begin(VFS_READ), vfs_end(VFS_READ, ret))
-ON_SPAN(vfs_write, 4, struct file *file, long ret, vfs_begin(VFS_WRITE), vfs_end(VFS_WRITE, ret))
+ON_SPAN(vfs_read, 4, struct file *file, long ret, vfs_begin(VFS_READ, 0), vfs_end(VFS_READ, 0, ret))
+ON_SPAN(vfs_write, 4, struct file *file, long ret, vfs_begin(VFS_WRITE, 0), vfs_end(VFS_WRITE, 0, ret))
 
 ON_ENTRY(vfs_fsync_range, struct file *file)
 {
 	if (!(GET(file, f_mode) & FMODE_BACKING))
-		vfs_begin(VFS_FSYNC);
+		vfs_begin(VFS_FSYNC, 0);
 }
 
 ON_RETURN(vfs_fsync_range, 4, int ret)
 {
 	if (raw || !(((struct file *)((__u64 *)ctx)[0])->f_mode & FMODE_BACKING))
-		vfs_end(VFS_FSYNC, ret);
+		vfs_end(VFS_FSYNC, 0, ret);
 }
+
+ON_SPAN(__x64_sys_fsync, 1, struct pt_regs *regs, long ret, vfs_begin(VFS_FSYNC, BY_CALL), vfs_end(VFS_FSYNC, BY_CALL, ret))
+ON_SPAN(__x64_sys_fdatasync, 1, struct pt_regs *regs, long ret, vfs_begin(VFS_FSYNC, BY_CALL), vfs_end(VFS_FSYNC, BY_CALL, ret))
+ON_SPAN(__arm64_sys_fsync, 1, struct pt_regs *regs, long ret, vfs_begin(VFS_FSYNC, BY_CALL), vfs_end(VFS_FSYNC, BY_CALL, ret))
+ON_SPAN(__arm64_sys_fdatasync, 1, struct pt_regs *regs, long ret, vfs_begin(VFS_FSYNC, BY_CALL), vfs_end(VFS_FSYNC, BY_CALL, ret))
 
 /* A file that open makes is marked before it is opened here. */
 ON_ENTRY(vfs_open, const struct path *path, struct file *file)
@@ -136,13 +154,13 @@ ON_ENTRY(vfs_open, const struct path *path, struct file *file)
 		return;
 	if (mode & FMODE_CREATED)
 		VFS_COUNT(created);
-	vfs_begin(VFS_OPEN);
+	vfs_begin(VFS_OPEN, 0);
 }
 
 ON_RETURN(vfs_open, 2, int ret)
 {
 	if (raw || !(((struct file *)((__u64 *)ctx)[1])->f_mode & FMODE_BACKING))
-		vfs_end(VFS_OPEN, ret);
+		vfs_end(VFS_OPEN, 0, ret);
 }
 
 ON_ENTRY(vfs_unlink, void *first)

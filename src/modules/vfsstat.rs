@@ -107,9 +107,39 @@ options! {
 
 const NEEDS: &str = "fentry or kprobes";
 
+/// The function of a system call, whose name begins with the architecture's.
+macro_rules! system_call {
+    ($name:literal) => {
+        Hook {
+            name: $name,
+            tiers: &[
+                Tier {
+                    kind: "fexit",
+                    programs: &[concat!("fentry____x64_sys_", $name), concat!("fexit____x64_sys_", $name)],
+                },
+                Tier {
+                    kind: "fexit",
+                    programs: &[concat!("fentry____arm64_sys_", $name), concat!("fexit____arm64_sys_", $name)],
+                },
+                Tier {
+                    kind: "kretprobe",
+                    programs: &[concat!("kprobe____x64_sys_", $name), concat!("kretprobe____x64_sys_", $name)],
+                },
+                Tier {
+                    kind: "kretprobe",
+                    programs: &[concat!("kprobe____arm64_sys_", $name), concat!("kretprobe____arm64_sys_", $name)],
+                },
+            ],
+            needs: NEEDS,
+        }
+    };
+}
+
 static READ: Hook = function!("vfs_read", NEEDS);
 static WRITE: Hook = function!("vfs_write", NEEDS);
 static FSYNC: Hook = function!("vfs_fsync_range", NEEDS);
+static FSYNC_CALL: Hook = system_call!("fsync");
+static FDATASYNC_CALL: Hook = system_call!("fdatasync");
 static OPEN: Hook = function!("vfs_open", NEEDS);
 static UNLINK: Hook = function_entry!("vfs_unlink", NEEDS);
 static MKDIR: Hook = function_entry!("vfs_mkdir", NEEDS);
@@ -123,7 +153,7 @@ pub const SPEC: Spec = Spec {
     needs: NEEDS,
     tables: &[&operations::TABLE, &operations::BY_BUCKET, &processes::TABLE, &operations::IN_SECONDS, &sizes::TABLE],
     options: OPTIONS,
-    hooks: &[&READ, &WRITE, &FSYNC, &OPEN, &UNLINK, &MKDIR, &RMDIR, &EXIT, &EXEC],
+    hooks: &[&READ, &WRITE, &FSYNC, &FSYNC_CALL, &FDATASYNC_CALL, &OPEN, &UNLINK, &MKDIR, &RMDIR, &EXIT, &EXEC],
     maps: MAPS,
     counts: &[ROWS.def],
     needs_to_run: &[Need::Processes],
