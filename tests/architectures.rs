@@ -278,7 +278,9 @@ fn what_x86_64_finds_in_a_kernel_arm64_finds_in_its_own() {
         let unhooked = x86_64
             .typed
             .difference(&aarch64.typed)
-            .filter(|program| !is_of_a_module(program) && !may_be_inlined(program));
+            .filter(|program| !is_of_a_module(program) && !may_be_inlined(program))
+            // The function of a system call has the architecture in its name.
+            .filter(|program| !aarch64.typed.contains(program.replace("__x64_sys_", "__arm64_sys_").as_str()));
         faults.extend(unhooked.map(|program| format!("{program}: no such hook")));
         assert!(faults.is_empty(), "arm64 {version}:\n{}", faults.join("\n"));
         assert!(aarch64.typed.len() > 30, "{:?}", aarch64.typed);
