@@ -163,17 +163,18 @@ ON_RETURN(vfs_open, 2, int ret)
 		vfs_end(VFS_OPEN, 0, ret);
 }
 
-ON_ENTRY(vfs_unlink, void *first)
+/* In vfs_unlink and the like, which the compiler may place in the system calls, as 5.10's does with vfs_rmdir. */
+ON_ENTRY(security_inode_unlink, void *first)
 {
 	VFS_COUNT(unlinked);
 }
 
-ON_ENTRY(vfs_mkdir, void *first)
+ON_ENTRY(security_inode_mkdir, void *first)
 {
 	VFS_COUNT(mkdirs);
 }
 
-ON_ENTRY(vfs_rmdir, void *first)
+ON_ENTRY(security_inode_rmdir, void *first)
 {
 	VFS_COUNT(rmdirs);
 }

@@ -106,6 +106,7 @@ options! {
 }
 
 const NEEDS: &str = "fentry or kprobes";
+const NEEDS_SECURITY: &str = "CONFIG_SECURITY, and fentry or kprobes";
 
 /// The function of a system call, whose name begins with the architecture's.
 macro_rules! system_call {
@@ -141,16 +142,16 @@ static FSYNC: Hook = function!("vfs_fsync_range", NEEDS);
 static FSYNC_CALL: Hook = system_call!("fsync");
 static FDATASYNC_CALL: Hook = system_call!("fdatasync");
 static OPEN: Hook = function!("vfs_open", NEEDS);
-static UNLINK: Hook = function_entry!("vfs_unlink", NEEDS);
-static MKDIR: Hook = function_entry!("vfs_mkdir", NEEDS);
-static RMDIR: Hook = function_entry!("vfs_rmdir", NEEDS);
+static UNLINK: Hook = function_entry!("security_inode_unlink", NEEDS_SECURITY);
+static MKDIR: Hook = function_entry!("security_inode_mkdir", NEEDS_SECURITY);
+static RMDIR: Hook = function_entry!("security_inode_rmdir", NEEDS_SECURITY);
 
 /// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "vfsstat",
     summary: "reads, writes, opens and other operations on files: counts, times, sizes",
     overhead: Overhead::medium("200 ns per read, write, open or fsync"),
-    needs: NEEDS,
+    needs: NEEDS_SECURITY,
     tables: &[&operations::TABLE, &operations::BY_BUCKET, &processes::TABLE, &operations::IN_SECONDS, &sizes::TABLE],
     options: OPTIONS,
     hooks: &[&READ, &WRITE, &FSYNC, &FSYNC_CALL, &FDATASYNC_CALL, &OPEN, &UNLINK, &MKDIR, &RMDIR, &EXIT, &EXEC],
