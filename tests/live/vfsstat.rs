@@ -65,8 +65,8 @@ impl Drop for Worker {
     }
 }
 
-/// Per file: 10 writes of 4096 bytes, 5 of 100, one of a bad address, 2 fsyncs, a fdatasync, 6 reads of 8192 bytes, of which the last gets 500
-/// bytes, and one at the end. Two opens per file and one in vain.
+/// Per file: 10 writes of 4096 bytes, 5 of 100, one of a bad address, a pwrite of 20, 2 fsyncs, a fdatasync, one fsync of no file, 6 reads of
+/// 8192 bytes, of which the last gets 500 bytes, one at the end, and a pread of 30 bytes. Two opens per file and one in vain.
 fn calls(files: &[CString], directories: &[CString], none: &CString) {
     static DATA: [u8; 4096] = [7; 4096];
     let mut buffer = [0u8; 8192];
@@ -78,14 +78,17 @@ fn calls(files: &[CString], directories: &[CString], none: &CString) {
                 libc::write(file, DATA.as_ptr().cast(), size);
             }
             libc::write(file, 8 as *const libc::c_void, 100);
+            libc::pwrite(file, DATA.as_ptr().cast(), 20, 0);
             libc::fsync(file);
             libc::fsync(file);
+            libc::fsync(-1);
             libc::fdatasync(file);
             libc::close(file);
             let file = libc::open(name.as_ptr(), libc::O_RDONLY);
             for _ in 0..7 {
                 libc::read(file, buffer.as_mut_ptr().cast(), buffer.len());
             }
+            libc::pread(file, buffer.as_mut_ptr().cast(), 30, 0);
             libc::close(file);
             libc::open(none.as_ptr(), libc::O_RDONLY);
         }
@@ -122,8 +125,8 @@ fn known_calls_are_counted_once_each_with_times_and_sizes() {
     let table = agent.table();
     let files = FILES as u64;
     // The worker was in a read when the agent came, and is in one; it wrote a byte when it was done.
-    let (reads, writes) = (7 * files, 16 * files + 1);
-    let (read, written) = (41460 * files, 41460 * files + 1);
+    let (reads, writes) = (8 * files, 17 * files + 1);
+    let (read, written) = (41490 * files, 41480 * files + 1);
     for (metric, expected) in [
         ("read.count", reads),
         ("write.count", writes),
