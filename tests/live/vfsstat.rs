@@ -59,8 +59,9 @@ impl Worker {
 }
 
 impl Drop for Worker {
+    /// Ends it, whether it has worked or not.
     fn drop(&mut self) {
-        let _ = self.go.write_all(b"x");
+        let _ = self.go.write_all(b"xx");
         let _ = waitpid(self.pid, None);
     }
 }
