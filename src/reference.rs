@@ -172,8 +172,7 @@ pub fn module_table(specs: &[&Spec]) -> String {
             }
             instances.push(match table.shape {
                 Shape::Single => "none".into(),
-                Shape::Log2(log2) if log2 == kit::Log2::BYTES => "power-of-two buckets in bytes".into(),
-                Shape::Log2(_) => "power-of-two buckets in microseconds".into(),
+                Shape::Log2(log2) => format!("power-of-two buckets in {}", log2.unit),
                 Shape::Rows { order, .. } => format!("rows, {}", order.text()),
                 Shape::Buckets { .. } => "buckets in microseconds".into(),
                 Shape::Seconds { .. } => "buckets in seconds".into(),

@@ -5,13 +5,15 @@
 pub struct Log2 {
     /// Number of buckets in the BPF programs.
     pub buckets: u32,
+    /// Unit of the bounds, in the plural.
+    pub unit: &'static str,
 }
 
 impl Log2 {
     /// Histograms of microseconds that the programs count (bpf/shared/hist.bpf.h): up to 71 minutes.
-    pub const MICROSECONDS: Log2 = Log2 { buckets: 32 };
+    pub const MICROSECONDS: Log2 = Log2 { buckets: 32, unit: "microseconds" };
     /// Histograms of bytes: the last bucket has all from 2 GiB on.
-    pub const BYTES: Log2 = Log2 { buckets: 32 };
+    pub const BYTES: Log2 = Log2 { buckets: 32, unit: "bytes" };
 
     /// Returns the bounds of a bucket, both inclusive: 0-1, 2-3, 4-7, ...
     pub fn bounds(bucket: u32) -> (u64, u64) {
