@@ -56,17 +56,12 @@ const volatile __u64 vfs_filter;
 #define STEM vfs
 #include "shared/by_process.bpf.h"
 
-static __always_inline bool vfs_wanted(void)
-{
-	return filter_wants_current(vfs_filter);
-}
-
 static __always_inline void vfs_begin(enum vfs_op op, __u64 by_call)
 {
 	struct vfs_counts *counts;
 	__u64 *since;
 
-	if (!vfs_wanted())
+	if (!filter_wants_current(vfs_filter))
 		return;
 	counts = OWN(counts_of_thread)();
 	if (!counts)
@@ -81,7 +76,7 @@ static __always_inline void vfs_begin(enum vfs_op op, __u64 by_call)
 
 static __always_inline void vfs_end(enum vfs_op op, __u64 by_call, __s64 ret)
 {
-	__u64 now = bpf_ktime_get_ns(), id = bpf_get_current_pid_tgid(), *since;
+	__u64 id = bpf_get_current_pid_tgid(), ns, *since;
 	struct vfs_row *r = cpu_row(&vfs_rows);
 	struct vfs_counts *counts;
 	__u32 place;
@@ -99,17 +94,17 @@ static __always_inline void vfs_end(enum vfs_op op, __u64 by_call, __s64 ret)
 	}
 	if (op == VFS_FSYNC && (*since & BY_CALL) != by_call)
 		return;
-	now -= *since;
+	ns = bpf_ktime_get_ns() - *since;
 	*since = 0;
 	if (by_call && ret == -EBADF)
 		return;
-	FINE_COUNT(r->times[op], now);
+	FINE_COUNT(r->times[op], ns);
 	if (op > VFS_WRITE)
 		return;
 	counts->moved[op].count++;
-	counts->moved[op].ns += now;
+	counts->moved[op].ns += ns;
 	if (ret >= 0) {
-		__u64 bucket = log2_bucket(ret, now);
+		__u64 bucket = log2_bucket(ret, ns);
 
 		counts->moved[op].bytes += ret;
 		SUM(r->bytes[op], ret);
@@ -121,7 +116,7 @@ static __always_inline void vfs_end(enum vfs_op op, __u64 by_call, __s64 ret)
 	do {                                                                                                          \
 		struct vfs_row *r_ = cpu_row(&vfs_rows);                                                              \
                                                                                                                        \
-		if (r_ && vfs_wanted())                                                                               \
+		if (r_ && filter_wants_current(vfs_filter))                                                           \
 			COUNT(r_->what);                                                                              \
 	} while (0)
 

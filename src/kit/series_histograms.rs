@@ -204,6 +204,11 @@ type Views<'a> = [RowsView<'a, Untyped>];
 type Histograms<'a> = Zip<IterMut<'a, Kept>, Iter<'a, Part<fine_hist>>>;
 
 impl NamedHistograms {
+    /// Makes the histograms of a definition with one series, which has no name.
+    pub fn of_one(def: &'static SeriesDef, window: Window, buckets: Buckets) -> NamedHistograms {
+        NamedHistograms::new(&[def], window, buckets, |_| Some(NamedSeries::default()))
+    }
+
     /// Makes the module of which these histograms are all; its options are those of [`crate::options!`]'s line `histograms`.
     pub fn module(
         spec: &'static Spec,

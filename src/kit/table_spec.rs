@@ -51,6 +51,11 @@ impl TableSpec {
         TableSpec { summary, cluster, shape, metrics, ..TableSpec::NEW }
     }
 
+    /// Metrics by process.
+    pub const fn by_process(summary: &'static str, cluster: u32, metrics: &'static [MetricDef]) -> TableSpec {
+        TableSpec { summary, cluster, shape: Shape::Pids, metrics, ..TableSpec::NEW }
+    }
+
     /// Declares histograms by series, from the constants of [`crate::histograms!`].
     pub const fn by_series(
         summary: &'static str,

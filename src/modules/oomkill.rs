@@ -5,7 +5,7 @@ use super::shared::latest::{Columns, Latest};
 use crate::bpf::types::{self, cgroup_owner, mark, oom_domain, oom_event, oom_group, oom_row};
 use crate::host::{page_size, until_nul, Cgroups, Controller};
 use crate::kit::*;
-use crate::{latest, metrics, options, tracepoint};
+use crate::{function_entry, latest, metrics, options, tracepoint};
 
 mod rows {
     use super::*;
@@ -94,14 +94,7 @@ options! {
 }
 
 static VICTIM: Hook = tracepoint!("mark_victim");
-static KILL: Hook = Hook {
-    name: "oom_kill_process",
-    tiers: &[
-        Tier { kind: "fentry", programs: &["fentry__oom_kill_process"] },
-        Tier { kind: "kprobe", programs: &["kprobe__oom_kill_process"] },
-    ],
-    needs: "fentry or kprobes, on a kernel with BTF",
-};
+static KILL: Hook = function_entry!("oom_kill_process", "fentry or kprobes, on a kernel with BTF");
 
 /// Size of the ring buffer: 30 processes of one cgroup a second.
 const RING: Pages = Pages(4);

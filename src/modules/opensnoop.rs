@@ -65,13 +65,7 @@ mod processes {
         _: u64 = 1 "proc.opens.failed.count" COUNTER COUNT "opens of files that failed, by process";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "each process that opens files",
-        cluster: 412,
-        shape: Shape::Pids,
-        metrics: METRICS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::by_process("each process that opens files", 412, METRICS);
 }
 
 by_process! {

@@ -105,7 +105,7 @@ struct Runqlat {
 impl Runqlat {
     fn new(options: Options, keeps_times: bool) -> Runqlat {
         let Options { process, window, buckets, prometheus, per_cpu } = options;
-        let all = NamedHistograms::new(&[&ALL], window.window(), buckets, |_| Some(NamedSeries::default()));
+        let all = NamedHistograms::of_one(&ALL, window.window(), buckets);
         let cpus = per_cpu.then(|| NamedHistograms::new(&[&EACH_CPU], window.window(), buckets, cpu_name));
         Runqlat { process, keeps_times, prometheus, all, cpus }
     }

@@ -88,13 +88,7 @@ mod processes {
         _: u64 = 1 "proc.connects.failed.count" COUNTER COUNT "TCP connections of the process that failed";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "each process that connects",
-        cluster: 416,
-        shape: Shape::Pids,
-        metrics: METRICS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::by_process("each process that connects", 416, METRICS);
 }
 
 by_process! {
@@ -158,8 +152,7 @@ struct Tcpconnect {
 impl Tcpconnect {
     fn new(options: Options) -> Tcpconnect {
         let latest = Latest::of_records(&LATEST, options.process_count, options.buffer_page_count);
-        let one = |_| Some(NamedSeries::default());
-        let times = NamedHistograms::new(&[&times::SERIES_OF_ONE], options.window.window(), options.buckets, one);
+        let times = NamedHistograms::of_one(&times::SERIES_OF_ONE, options.window.window(), options.buckets);
         Tcpconnect { options, latest, times, processes: ByProcess::new(&PROCESSES, false) }
     }
 

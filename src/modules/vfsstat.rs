@@ -59,13 +59,7 @@ mod processes {
         _: u64 = 5 "proc.vfs.write.time" COUNTER NSEC "time that the process spent in writes";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "each process that reads or writes",
-        cluster: 494,
-        shape: Shape::Pids,
-        metrics: METRICS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::by_process("each process that reads or writes", 494, METRICS);
 }
 
 mod sizes {
@@ -156,7 +150,6 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&READ, &WRITE, &FSYNC, &FSYNC_CALL, &FDATASYNC_CALL, &OPEN, &UNLINK, &MKDIR, &RMDIR, &EXIT, &EXEC],
     maps: MAPS,
-    counts: &[ROWS.def],
     needs_to_run: &[Need::Processes],
     make: |setup| Ok(Box::new(Vfsstat::new(Options::read(setup.section)?))),
     ..Spec::NEW
@@ -170,9 +163,7 @@ struct Vfsstat {
 
 impl Vfsstat {
     fn new(options: Options) -> Vfsstat {
-        let one = |_| Some(NamedSeries::default());
-        let defs: &[&'static SeriesDef] = &[&operations::SERIES_OF_ONE];
-        let times = NamedHistograms::new(defs, options.window.window(), options.buckets, one);
+        let times = NamedHistograms::of_one(&operations::SERIES_OF_ONE, options.window.window(), options.buckets);
         Vfsstat { options, times, processes: ByProcess::new(&PROCESSES, false) }
     }
 

@@ -2,8 +2,8 @@
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
-    by_thread, plan_set_table, Buckets, EachLoss, FineHistogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module,
-    NamedHistograms, NamedSeries, Plan, ProcessFilter, Rows, Running, SeriesDef, TableSpec, Window,
+    by_thread, plan_set_table, EachLoss, FineHistogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module,
+    NamedHistograms, Plan, ProcessFilter, Rows, Running, SeriesDef, TableSpec,
 };
 use crate::pcp::{Sem, Type, Units};
 
@@ -68,7 +68,7 @@ macro_rules! file_system {
     ) => {
         use $crate::bpf::types::{fs_row, set_numbers};
         use $crate::kit::*;
-        use $crate::modules::shared::fsdist::{operation_histograms, operation_metric, Operations};
+        use $crate::modules::shared::fsdist::{operation_metric, Operations};
 
         $crate::options! {
             process;
@@ -159,18 +159,13 @@ macro_rules! file_system {
                     latency: &LATENCY,
                     series: &OF_OPERATIONS,
                     prometheus: options.prometheus,
-                    histograms: operation_histograms(&OF_OPERATIONS, options.window.window(), options.buckets),
+                    histograms: NamedHistograms::of_one(&OF_OPERATIONS, options.window.window(), options.buckets),
                     process: options.process,
                 }))
             },
             ..$crate::kit::Spec::NEW
         };
     };
-}
-
-/// Returns empty histograms; [`file_system!`] calls it.
-pub fn operation_histograms(series: &'static SeriesDef, window: Window, buckets: Buckets) -> NamedHistograms {
-    NamedHistograms::new(&[series], window, buckets, |_| Some(NamedSeries::default()))
 }
 
 /// Returns the metric of an operation; [`file_system!`] calls it. The unit is that of the Python agent's metrics.
@@ -187,7 +182,7 @@ fn operation_latency(rows: Rows<fs_row>, operation: usize) -> FineHistogram<fs_r
 mod tests {
     use super::*;
     use crate::bpf::types::fine_hist;
-    use crate::kit::{Fake, Fine, Seconds, Table, SERIES_METRICS};
+    use crate::kit::{Buckets, Fake, Fine, Seconds, Table, SERIES_METRICS};
     use crate::modules::find;
     use crate::modules::zfsdist::OF_OPERATIONS;
     use crate::pcp::Atom;
@@ -209,7 +204,7 @@ mod tests {
             latency: table(0),
             series: &OF_OPERATIONS,
             prometheus: false,
-            histograms: operation_histograms(&OF_OPERATIONS, Seconds(60).window(), Buckets::default()),
+            histograms: NamedHistograms::of_one(&OF_OPERATIONS, Seconds(60).window(), Buckets::default()),
         };
         Box::new(module).start(&Fake::new())
     }
