@@ -113,7 +113,7 @@ macro_rules! system_call {
                     programs: &[concat!("fentry____x64_sys_", $name), concat!("fexit____x64_sys_", $name)],
                 },
                 Tier {
-                    kind: "fexit",
+                    kind: "fexit of arm64",
                     programs: &[concat!("fentry____arm64_sys_", $name), concat!("fexit____arm64_sys_", $name)],
                 },
                 Tier {
@@ -121,7 +121,7 @@ macro_rules! system_call {
                     programs: &[concat!("kprobe____x64_sys_", $name), concat!("kretprobe____x64_sys_", $name)],
                 },
                 Tier {
-                    kind: "kretprobe",
+                    kind: "kretprobe of arm64",
                     programs: &[concat!("kprobe____arm64_sys_", $name), concat!("kretprobe____arm64_sys_", $name)],
                 },
             ],
