@@ -324,6 +324,20 @@ impl Agent {
         rows.filter_map(|row| Some((row.name, row.values[column].as_ref()?.parse().unwrap()))).collect()
     }
 
+    /// Asserts counts that are as wanted, but for events at which the kernel skipped a program because a task that was preempted inside of it
+    /// had not left it: the kernel counts these.
+    pub fn assert_counted<const N: usize>(&self, counts: [u64; N], wanted: [u64; N]) {
+        let skipped = self.skipped_runs();
+        let is_counted = |(&count, wanted): (&u64, u64)| (wanted.saturating_sub(skipped)..=wanted).contains(&count);
+        assert!(counts.iter().zip(wanted).all(is_counted), "{counts:?}, wanted {wanted:?}, {skipped} runs skipped");
+    }
+
+    /// Asserts that nothing was lost, unless the kernel skipped programs.
+    pub fn assert_complete(&mut self) {
+        let warnings = self.warnings();
+        assert!(warnings.is_empty() || self.skipped_runs() > 0, "{warnings:?}");
+    }
+
     /// Returns its warnings so far, with its losses.
     pub fn warnings(&mut self) -> Vec<String> {
         self.tick();

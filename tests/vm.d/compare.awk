@@ -1,12 +1,13 @@
 # Reads the console of a virtual machine (what init prints) and yields a line for each module of each pass, and the release:
 #   release RELEASE
 #   cell PASS MODULE KINDS|loads:KINDS|none|wrong EXPLANATION
-#   test WAY NAME ok|skipped|wrong EXPLANATION
+#   test WAY NAME ok|skipped|wrong EXPLANATION, `ok repeated: EXPLANATION` where only its repetition passed
 # KINDS are the ways its hooks are attached, joined by commas, blanks in them as ~; a count that differs from the kernel's own makes it `wrong`.
 
 { sub(/\r$/, ""); sub(/^.*@@ /, "@@ ") }
 /^@@ pass / { pass = $3; passes[++npasses] = pass; next }
-/^@@ / { part = $2; way = $3; test = panicked = section = ""; next }
+/^@@ repeated / { again = 1; test = panicked = section = ""; next }
+/^@@ / { part = $2; way = $3; again = 0; test = panicked = section = ""; next }
 
 # What the tests print: a section for each with output, then lists of the names that passed and failed.
 part == "tests" && /^@@/ { next }
@@ -16,12 +17,14 @@ part == "tests" && panicked == test && !((way, test) in panic) { panic[way, test
 part == "tests" && / panicked at / { panicked = test; place = $0; sub(/.* panicked at /, "", place) }
 part == "tests" && /^(successes|failures):$/ { section = $1 }
 part == "tests" && section != "" && /^    [a-z0-9_:]+$/ {
+	if (!((way, $1) in result))
+		tests[++ntests] = way SUBSEP $1
 	if (section == "failures:")
-		print "test", way, $1, "wrong", panic[way, $1]
+		result[way, $1] = "wrong " panic[way, $1]
 	else if ((way, $1) in skip)
-		print "test", way, $1, "skipped", skip[way, $1]
+		result[way, $1] = "skipped " skip[way, $1]
 	else
-		print "test", way, $1, "ok"
+		result[way, $1] = again ? "ok repeated: " panic[way, $1] : "ok"
 }
 
 part == "release" { print "release", $1 }
@@ -272,6 +275,10 @@ function fault(module) {
 }
 
 END {
+	for (t = 1; t <= ntests; t++) {
+		split(tests[t], of, SUBSEP)
+		print "test", of[1], of[2], result[of[1], of[2]]
+	}
 	for (p = 1; p <= npasses; p++) {
 		pass = passes[p]
 		for (m = 1; m <= modules[pass]; m++) {
