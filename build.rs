@@ -32,20 +32,25 @@ enum Each {
     Entry,
     Return,
     Code,
+    CodeReturn,
 }
 
 impl Each {
-    /// Returns its programs: prefix, section, and the arguments after the number of the target. The templates of fentry
-    /// and fexit name test functions of the kernel, which the loader replaces by the real target.
+    /// Returns its programs: prefix, section, and the arguments after the number of the target. The arguments of a function lie at the same
+    /// place for fentry and fexit, which tells its calls apart as a stack frame does. The templates of fentry and fexit name test functions of the kernel, which the loader replaces by the real target.
     const fn programs(self) -> &'static [(&'static str, &'static str, &'static str)] {
         match self {
             Each::Tracepoint => &[("each_raw", "raw_tp", ""), ("each_event", "tracepoint", "")],
-            Each::Entry => &[("each_fentry", "fentry/bpf_fentry_test1", ""), ("each_kprobe", "kprobe", "")],
+            Each::Entry => &[
+                ("each_fentry", "fentry/bpf_fentry_test1", ", (__u64)ctx"),
+                ("each_kprobe", "kprobe", ", PT_REGS_SP((struct pt_regs *)ctx)"),
+            ],
             Each::Return => &[
-                ("each_fexit", "fexit/bpf_fentry_test1", ", target >> 32, returned(ctx)"),
-                ("each_kretprobe", "kretprobe", ", target >> 32, PT_REGS_RC((struct pt_regs *)ctx)"),
+                ("each_fexit", "fexit/bpf_fentry_test1", ", target >> 32, returned(ctx), (__u64)ctx"),
+                ("each_kretprobe", "kretprobe", ", target >> 32, PT_REGS_RC((struct pt_regs *)ctx), RETURN_FRAME(ctx)"),
             ],
             Each::Code => &[("each_uprobe", "uprobe", ", ctx")],
+            Each::CodeReturn => &[("each_uretprobe", "uretprobe", ", ctx")],
         }
     }
 
@@ -55,6 +60,7 @@ impl Each {
             Each::Entry => "each_entry",
             Each::Return => "each_return",
             Each::Code => "each_code",
+            Each::CodeReturn => "each_code_return",
         }
     }
 }
@@ -182,6 +188,7 @@ impl Programs {
                 "ON_EACH_ENTRY" => self.each.push((Each::Entry, module.to_string())),
                 "ON_EACH_RETURN" => self.each.push((Each::Return, module.to_string())),
                 "ON_EACH_CODE" => self.each.push((Each::Code, module.to_string())),
+                "ON_EACH_CODE_RETURN" => self.each.push((Each::CodeReturn, module.to_string())),
                 "ON_SAMPLE" => self.samples.push((module.to_string(), arguments().swap_remove(0))),
                 "ON_CALL" => {
                     let mut arguments = arguments();

@@ -58,3 +58,12 @@ static __always_inline __u64 fine_bucket(__u64 ns)
 		COUNT((hist).buckets[bucket_]);                                                                       \
 		SUM((hist).sum, ns);                                                                                  \
 	} while (0)
+
+/* The same where another task can preempt this one between the load and the store: in user code. */
+#define FINE_COUNT_SHARED(hist, ns)                                                                                    \
+	do {                                                                                                          \
+		__u64 bucket_ = fine_bucket(ns);                                                                      \
+                                                                                                                       \
+		ADD((hist).buckets[bucket_], 1);                                                                      \
+		ADD((hist).sum, ns);                                                                                  \
+	} while (0)

@@ -9,9 +9,11 @@
  *   ON_SPAN(function, count, type argument, type ret, enter, leave)
  *                                           both, where each is one statement; on one line
  *   ON_EACH_TRACEPOINT(target)              runs at each tracepoint that the configuration names; target is its number
- *   ON_EACH_ENTRY(target)                   runs when one of the kernel functions it names is entered
- *   ON_EACH_RETURN(target, bits, ret)       runs when one returns; bits is the width of its return value (0: none)
+ *   ON_EACH_ENTRY(target, frame)            runs when one of the kernel functions it names is entered; frame: where its stack frame begins
+ *   ON_EACH_RETURN(target, bits, ret, frame)
+ *                                           runs when one returns; bits is the width of its return value (0: none)
  *   ON_EACH_CODE(target, ctx)               runs at each place in user code that it names; ctx: the registers there
+ *   ON_EACH_CODE_RETURN(target, ctx)        runs when the function that begins there returns
  *   ON_SAMPLE(name)                         runs at a perf event that the agent opens on each CPU
  *   ON_CALL(name, arguments...)             runs when the agent calls it; yields a number
  *   FEATURE(name, expression)               asks the kernel's BTF something; user space reads the answer by name
@@ -54,14 +56,23 @@
 	ON_ENTRY(function, argument) { enter; }                                                                       \
 	ON_RETURN(function, count, ret) { leave; }
 #define ON_EACH_TRACEPOINT(target) static __always_inline void PASTE(MODULE, each_tracepoint)(__u32 target)
-#define ON_EACH_ENTRY(target) static __always_inline void PASTE(MODULE, each_entry)(__u32 target)
-#define ON_EACH_RETURN(target, bits, ret) static __always_inline void PASTE(MODULE, each_return)(__u32 target, __u32 bits, __u64 ret)
+#define ON_EACH_ENTRY(target, frame) static __always_inline void PASTE(MODULE, each_entry)(__u32 target, __u64 frame)
+#define ON_EACH_RETURN(target, bits, ret, frame)                                                                      \
+	static __always_inline void PASTE(MODULE, each_return)(__u32 target, __u32 bits, __u64 ret, __u64 frame)
 #define ON_EACH_CODE(target, ctx) static __always_inline void PASTE(MODULE, each_code)(__u32 target, struct pt_regs *ctx)
+#define ON_EACH_CODE_RETURN(target, ctx) static __always_inline void PASTE(MODULE, each_code_return)(__u32 target, struct pt_regs *ctx)
 #define ON_SAMPLE(name) static __always_inline void PASTE(MODULE, name##_sample)(void *ctx)
 #define ON_CALL(name, ...) static __always_inline int PASTE(MODULE, name##_call)(__VA_ARGS__)
 #define FEATURE(name, expression)                                                                                     \
 	const volatile bool PASTE(opposite, name); /* for tests: the other side of it on this kernel */               \
 	static __always_inline bool PASTE(feature, name)(void) { return (expression) != PASTE(opposite, name); }
+
+/* The stack pointer as it was when the function was called that has just returned: on x86 a return takes its address off the stack. */
+#ifdef __TARGET_ARCH_x86
+#define RETURN_FRAME(regs) (PT_REGS_SP((struct pt_regs *)(regs)) - sizeof(__u64))
+#else
+#define RETURN_FRAME(regs) PT_REGS_SP((struct pt_regs *)(regs))
+#endif
 
 /*
  * A field of a kernel object inside a handler: a plain load where the pointer is typed (tp_btf, fentry), a probe read

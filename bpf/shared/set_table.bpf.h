@@ -125,7 +125,7 @@ struct set_numbers {
 };
 
 /*
- * Where to write the number of a key, instead of an earlier one. The second set, another cache line, is looked at only where the
+ * The way of a key, its own or one that it takes; where to write its number, instead of an earlier one. The second set, another cache line, is looked at only where the
  * first is full: an earlier number that no end took is written over there the next time that it is.
  *
  * Until then it harms no key whose beginnings and ends are all seen: an end looks in the first set first, where the number of its own
@@ -133,21 +133,29 @@ struct set_numbers {
  * and then counts a time that is too long. That needs a full first set (one key in 1,000 where 4,000 threads are in a call), an end that never
  * came and a lost beginning, all of the same key. To look for it would cost each beginning or each end a second cache line.
  */
-static __always_inline __u64 *set_number(void *map, __u32 mask, __u64 key, bool *displaced)
+static __always_inline void *set_way(void *map, __u32 mask, __u64 key, __u32 *way, bool *displaced)
 {
-	__u32 hash = number_hash(key), way = 0;
-	struct set_numbers *set;
+	__u32 hash = number_hash(key);
+	struct way_keys *set;
 
 #pragma clang loop unroll(disable)
 	for (int nth = 0; nth < 2; nth++) {
 		set = set_set(map, mask, hash, nth);
 		if (!set)
 			return NULL;
-		if (way_is_in((void *)set, hash, key, &way) || way_claim((void *)set, hash, key, &way))
-			return &set->numbers[way];
+		if (way_is_in(set, hash, key, way) || way_claim(set, hash, key, way))
+			return set;
 	}
-	way_displace((void *)set, hash, key, &way, displaced);
-	return &set->numbers[way];
+	way_displace(set, hash, key, way, displaced);
+	return set;
+}
+
+static __always_inline __u64 *set_number(void *map, __u32 mask, __u64 key, bool *displaced)
+{
+	__u32 way = 0;
+	struct set_numbers *set = set_way(map, mask, key, &way, displaced);
+
+	return set ? &set->numbers[way] : NULL;
 }
 
 /* Something of the key begins now; true if the start of something else gave way to it. */

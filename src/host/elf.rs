@@ -102,6 +102,11 @@ impl Elf {
         (length <= Elf::TABLE).then(|| self.bytes.at(offset, length))?
     }
 
+    /// True if the Go compiler made the file.
+    pub fn is_go(&self) -> bool {
+        [b".gopclntab", b".go.buildinfo" as &[u8]].iter().any(|name| self.address(name).is_some())
+    }
+
     /// Returns the code of a function, at the offset where a probe costs least. A name may include its version
     /// (`memcpy@GLIBC_2.14`), as in symbol tables; without one the first with this name is taken.
     pub fn function(&self, name: &str) -> Option<Code> {
@@ -367,6 +372,16 @@ pub(super) mod tests {
             assert!(bytes[at..at + 64].windows(8).any(|part| part == constant), "{:x?}", &bytes[at..at + 64]);
         }
         assert_eq!(elf(&bytes).unwrap().function("no_such_function"), None);
+    }
+
+    #[test]
+    fn a_file_with_gos_table_of_functions_is_gos() {
+        let mut bytes = own();
+        assert!(!elf(&bytes).unwrap().is_go());
+        let [name, of_go] = [b".fini_array\0", b".gopclntab\0\0"];
+        let at = bytes.windows(name.len()).rposition(|part| part == name).unwrap();
+        bytes[at..at + of_go.len()].copy_from_slice(of_go);
+        assert!(elf(&bytes).unwrap().is_go());
     }
 
     #[test]

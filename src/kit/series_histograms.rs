@@ -32,7 +32,7 @@ pub struct SeriesRows<T: 'static> {
 enum RowKey {
     /// A word of the row.
     Word(Field<Untyped, u64>),
-    /// The number of the row, from 1 on.
+    /// The number of the row, from 1 on; beginning again as often as the namer says.
     Number,
     /// 1, since there is one series only.
     One,
@@ -49,7 +49,8 @@ impl<T> SeriesRows<T> {
         SeriesRows { map, key: RowKey::Word(key.erased()), first, step }
     }
 
-    /// Takes all rows, each for a series of its own, whose key is the row's number from 1 on.
+    /// Takes all rows, each for a series of its own, whose key is the row's number from 1 on. Behind the first [`Namer::turn`] rows are
+    /// as many of the same series, and so on.
     pub const fn by_number(map: Rows<T>) -> Self {
         SeriesRows { map, key: RowKey::Number, first: 0, step: 1 }
     }
@@ -131,6 +132,11 @@ pub trait Namer: Send {
 
     /// Looks at what may have changed, once a second; with `again` names are looked up after this.
     fn tick(&mut self, _kernel: &dyn Kernel, _again: bool) {}
+
+    /// Number of rows by number after which the series come again.
+    fn turn(&self) -> usize {
+        usize::MAX
+    }
 
     /// True if a series counts; asked once a second.
     fn counts(&mut self, _kernel: &dyn Kernel, _key: u64) -> bool {
@@ -426,7 +432,7 @@ impl<N: Namer> SeriesHistograms<N> {
     /// Notes rows of these sources that have got a series since the last call. Returns the rows of all sources.
     fn find<'a>(&mut self, kernel: &'a dyn Kernel, which: Range<usize>) -> Vec<RowsView<'a, Untyped>> {
         let rows: Vec<_> = self.sources.iter().map(|(source, _)| kernel.untyped(&source.map)).collect();
-        let (sources, histograms) = (rows.len(), self.parts.len());
+        let (sources, histograms, turn) = (rows.len(), self.parts.len(), self.namer.turn().max(1));
         for at in which {
             let (Source { key, first, step, .. }, owned) = &mut self.sources[at];
             owned.resize(rows[at].len().saturating_sub(*first).div_ceil(*step), false);
@@ -434,7 +440,7 @@ impl<N: Namer> SeriesHistograms<N> {
                 let row = *first + nth * *step;
                 let key = match key {
                     RowKey::Word(key) => rows[at].get(row).map_or(0, |row| row.get(*key)),
-                    RowKey::Number => row as u64 + 1,
+                    RowKey::Number => (row % turn) as u64 + 1,
                     RowKey::One => 1,
                 };
                 if key == 0 {

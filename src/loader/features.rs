@@ -9,7 +9,7 @@ use crate::kit::Tier;
 use nix::libc::ENOENT;
 
 /// Kinds of attachment, as in the names of sections, each with the prefix of its programs' names.
-const WAYS: [(&str, &str); 9] = [
+const WAYS: [(&str, &str); 10] = [
     ("tp_btf", "tp"),
     ("raw_tp", "raw"),
     ("tracepoint", "event"),
@@ -18,6 +18,7 @@ const WAYS: [(&str, &str); 9] = [
     ("kprobe", "kprobe"),
     ("kretprobe", "kretprobe"),
     ("uprobe", "uprobe"),
+    ("uretprobe", "uretprobe"),
     ("perf_event", "perf"),
 ];
 

@@ -52,6 +52,11 @@ pub fn attach(
         ("each_kretprobe", Target::Function(function)) => {
             AttachPoint::Perf(Event::probe("kprobe", true, OsStr::new(function), 0)?)
         }
+        ("each_uretprobe", Target::Code { path, offset, process, .. }) => {
+            let mut event = Event::probe("uprobe", true, path.as_os_str(), *offset)?;
+            event.process = *process;
+            AttachPoint::Perf(event)
+        }
         ("each_uprobe", Target::Code { path, offset, semaphore, process, .. }) => {
             let mut event = Event::probe("uprobe", false, path.as_os_str(), *offset)?;
             event.count_users(*semaphore)?;

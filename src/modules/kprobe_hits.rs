@@ -1,7 +1,7 @@
 //! Calls, failures and durations of kernel functions that the configuration names. Kernel side: bpf/kprobe_hits.bpf.c.
 
-use super::shared::hits::TargetList;
-use crate::bpf::types::{self, kp_row, set_numbers};
+use super::shared::hits::{losses_of_calls, CallTimes, TargetList, TIMED as WITH_HISTOGRAMS};
+use crate::bpf::types::{self, kp_row, kp_time, set_calls};
 use crate::kit::*;
 use crate::process::ProcessSlots;
 use crate::{maps, metrics, options};
@@ -16,7 +16,8 @@ metrics! {
 maps! {
     rows ROWS: kp_row = "kp_rows";
     rows DETAILS: kp_row = "kp_details";
-    private STARTS: set_numbers = "kp_starts";
+    rows TIMES: kp_time = "kp_times";
+    private STARTS: set_calls = "kp_starts";
 }
 
 options! {
@@ -29,8 +30,29 @@ options! {
     ret_chk: ReturnCheck = ReturnCheck::default();
     /// Add an instance per process, PID::NAME, for up to 128 processes; needs `process`.
     details: bool = false;
-    /// Measure how long calls take.
+    /// Measure how long calls take; where a function calls itself, the outermost.
     latency: bool = false;
+    /// Fill bcc.kprobe.time, too, for up to 128 functions; includes `latency`.
+    histograms: bool = false;
+    histograms;
+}
+
+mod times {
+    const NOTE: &str = "A call inside another one of the same function by the same thread is part of that one's time. By kretprobe, without fexit, calls that wait may be missed.";
+    crate::histograms! {
+        "kprobe";
+        tables "each kernel function", "each bucket of each kernel function", 313 314 345, Shape::Named { max: WITH_HISTOGRAMS }, if "histograms";
+        1 "time" "calls of the kernel function" "from call to return" NOTE;
+        with NESTED: u64 = 0 "time.nested.count" COUNTER COUNT "calls inside another call of the kernel function";
+    }
+    use super::*;
+
+    pub static OF_FUNCTIONS: SeriesDef = SeriesDef {
+        tables: TABLES,
+        histograms: &[SeriesRows::by_number(TIMES).part(kp_time::times)],
+        counters: &[(NESTED, SeriesRows::by_number(ROWS).part(kp_row::nested))],
+        ..SeriesDef::NEW
+    };
 }
 
 /// Largest number of functions in a configuration; each costs a program or two.
@@ -70,7 +92,7 @@ pub const SPEC: Spec = Spec {
     summary: "calls of kernel functions",
     overhead: Overhead::medium("32 ns per call"),
     needs: "fentry (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS) or kprobes (CONFIG_KPROBE_EVENTS)",
-    tables: &[&TABLE],
+    tables: &[&TABLE, &times::TABLE, &times::BY_BUCKET, &times::IN_SECONDS],
     options: OPTIONS,
     hooks: &[&CALLS, &TIMED],
     maps: MAPS,
@@ -82,18 +104,14 @@ pub const SPEC: Spec = Spec {
         if functions.len() > FUNCTIONS {
             return Err(setup.section.reject("kprobes", format!("expected at most {FUNCTIONS} functions")));
         }
+        if options.histograms && functions.len() > WITH_HISTOGRAMS {
+            let expected = format!("expected at most {WITH_HISTOGRAMS} functions in kprobes");
+            return Err(setup.section.reject("histograms", expected));
+        }
         if options.details && options.process.is_all() {
             setup.section.warn("details have no effect without the option process");
         }
-        Ok(Box::new(KprobeHits {
-            targets: targets(options.latency),
-            functions,
-            errno: options.errno.0 as i32,
-            check: options.ret_chk,
-            detailed: options.details && !options.process.is_all(),
-            timed: options.latency,
-            process: options.process,
-        }))
+        Ok(Box::new(KprobeHits::new(functions, options)))
     },
     ..Spec::NEW
 };
@@ -101,18 +119,21 @@ pub const SPEC: Spec = Spec {
 struct KprobeHits {
     functions: Vec<String>,
     targets: TargetList,
-    errno: i32,
-    check: ReturnCheck,
+    options: Options,
+    /// True if there is an instance per process.
     detailed: bool,
     timed: bool,
-    process: ProcessFilter,
-}
-
-fn targets(timed: bool) -> TargetList {
-    TargetList::new(if timed { &TIMED } else { &CALLS })
+    times: Option<CallTimes>,
 }
 
 impl KprobeHits {
+    fn new(functions: Vec<String>, options: Options) -> KprobeHits {
+        let timed = options.latency || options.histograms;
+        let detailed = options.details && !options.process.is_all();
+        let targets = TargetList::new(if timed { &TIMED } else { &CALLS });
+        KprobeHits { functions, targets, options, detailed, timed, times: None }
+    }
+
     fn find(&mut self, plan: &mut Plan) {
         let found =
             |function: &String| (function.clone(), Ok(vec![(function.clone(), Target::Function(function.clone()))]));
@@ -139,23 +160,34 @@ impl Module for KprobeHits {
         self.find(plan);
         constants.kp_targets = count as u32;
         constants.kp_start_mask = plan_set_table(plan, STARTS.name, if self.timed { by_thread(host) } else { 1 });
-        constants.kp_errno = self.errno;
-        constants.kp_compare = self.check.code();
-        constants.kp_value = self.check.value;
-        constants.kp_filter = plan.only(&self.process);
+        constants.kp_errno = self.options.errno.0 as i32;
+        constants.kp_compare = self.options.ret_chk.code();
+        constants.kp_value = self.options.ret_chk.value;
+        constants.kp_filter = plan.only(&self.options.process);
         constants.kp_detailed = self.detailed;
         if self.detailed {
             constants.filter_detailed |= constants.kp_filter;
         }
         constants.kp_timed = self.timed;
+        constants.kp_histograms = self.options.histograms;
+        plan.entries(TIMES.def.name, if self.options.histograms { host.cpus * count } else { 1 });
         plan.entries(ROWS.def.name, host.cpus * count);
         plan.entries(DETAILS.def.name, if self.detailed { ProcessSlots::COUNT * count } else { 1 });
     }
 
-    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+    fn start(mut self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        let Options { histograms, ref window, buckets, prometheus, .. } = self.options;
+        self.times =
+            histograms.then(|| CallTimes::new(&[&times::OF_FUNCTIONS], window.window(), buckets, self.targets.clone()));
         Running::of(*self)
             .table(&TABLE, Self::refresh)
-            .tick(|module, kernel| ProcessSlots::empty(kernel, DETAILS, module.functions.len()))
+            .when(histograms, |running| {
+                CallTimes::add_tables(running, &[&times::OF_FUNCTIONS], prometheus, |module| module.times.as_mut())
+            })
+            .tick(|module, kernel| {
+                ProcessSlots::empty(kernel, DETAILS, module.functions.len());
+                module.times.iter_mut().for_each(|times| times.tick(kernel));
+            })
             .losses(Self::losses)
             .started()
     }
@@ -179,15 +211,14 @@ impl KprobeHits {
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let rows = kernel.rows(ROWS);
-        let (unmatched, displaced) = (rows.sum(kp_row::unmatched), rows.sum(kp_row::displaced));
-        each("start-unseen: returns of functions whose start was not seen", unmatched.saturating_sub(displaced));
-        each("untimed: calls whose time is not known because too many threads were in such functions", displaced);
+        losses_of_calls(rows.sum(kp_row::unmatched), rows.sum(kp_row::displaced), each);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::types::fine_hist;
     use crate::config::Config;
     use crate::pcp::Atom;
 
@@ -204,15 +235,9 @@ mod tests {
     }
 
     fn module(functions: &[&str], timed: bool, detailed: bool) -> KprobeHits {
-        let mut module = KprobeHits {
-            functions: functions.iter().map(|name| (*name).to_string()).collect(),
-            targets: targets(timed),
-            errno: 0,
-            check: ReturnCheck::default(),
-            detailed,
-            timed,
-            process: ProcessFilter::default(),
-        };
+        let functions = functions.iter().map(|name| (*name).to_string()).collect();
+        let mut module = KprobeHits::new(functions, Options { latency: timed, ..Options::default() });
+        module.detailed = detailed;
         module.find(&mut Plan::default());
         module
     }
@@ -258,6 +283,24 @@ mod tests {
             let values: Vec<_> = (0..4).map(|column| table.value(0, column)).collect();
             assert_eq!(values, [20, 2, 100, 1000].map(|value| Some(Atom::U64(value))));
         }
+    }
+
+    #[test]
+    fn functions_have_histograms_and_nested_calls() {
+        let (plan, constants) = plan("kprobes = kprobe:f, kprobe:refused\nhistograms = True").unwrap();
+        assert!(plan.targets.iter().all(|(hook, _, _)| *hook == &TIMED));
+        assert_eq!((constants.kp_timed, constants.kp_histograms), (true, true));
+        let fake = Fake::new().with(ROWS, 4).with(TIMES, 4).with(DETAILS, 1).out_of_reach(1);
+        for row in [0, 2] {
+            fake.row(TIMES, row).part(kp_time::times).set(fine_hist::buckets.nth(Fine::bucket(3000)), 5);
+            fake.set(ROWS, row, kp_row::nested, 2);
+        }
+        let options = Options { histograms: true, ..Options::default() };
+        let mut module = KprobeHits::new(vec!["f".into(), "refused".into()], options);
+        module.find(&mut Plan::default());
+        let table = fake.filled(&times::TABLE, &Box::new(module).start(&fake));
+        let nested = times::TABLE.metrics.iter().position(|metric| metric.name == "kprobe.time.nested.count").unwrap();
+        assert_eq!((table.names(), table.number(0, 0), table.number(0, nested)), (vec!["f".into()], Some(10), Some(4)));
     }
 
     #[test]

@@ -124,7 +124,7 @@ fn is_name(entry: &str) -> bool {
 }
 
 impl Finder for TracepointFinder {
-    fn find(&mut self, targets: &mut TargetList, plan: &mut Plan, constants: &mut types::rodata) {
+    fn find(&mut self, targets: &mut TargetList, _host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         self.find_among(&Events::read(), targets, plan);
         constants.tp_filter = plan.only(&self.process);
     }

@@ -165,7 +165,7 @@ fn sites(
 }
 
 impl Finder for UsdtFinder {
-    fn find(&mut self, targets: &mut TargetList, plan: &mut Plan, constants: &mut types::rodata) {
+    fn find(&mut self, targets: &mut TargetList, _host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let UsdtFinder { entries, known, probes } = self;
         let mut files = ProbeFiles::default();
         let entry = |entry: &Entry| (format!("{}:{}", entry.path, entry.probe), look(&mut files, known, entry));
@@ -192,7 +192,7 @@ impl Finder for UsdtFinder {
         self.probes.as_ref()?.due()
     }
 
-    fn losses(&self, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, _kernel: &dyn Kernel, each: EachLoss<'_>) {
         self.probes.iter().for_each(|probes| each(BEYOND, probes.beyond()));
     }
 }

@@ -88,6 +88,14 @@ pub const EXT4: FileSystem = FileSystem {
     synchronous: 10,
 };
 
+/// An overlay of two directories, in the directory `all`.
+pub const OVERLAY: FileSystem = FileSystem {
+    make: "mount -t tmpfs tmpfs $mount && cd $mount && mkdir lower upper work all && \
+        mount -t overlay overlay -o lowerdir=$mount/lower,upperdir=$mount/upper,workdir=$mount/work $mount/all",
+    end: "umount $mount/all && umount $mount",
+    ..EXT4
+};
+
 impl FileSystem {
     /// Mounts it while `act` runs. Prints that the test was skipped if it cannot be made.
     pub fn mounted(&self, act: impl FnOnce(&Path)) {

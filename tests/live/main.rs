@@ -21,6 +21,7 @@ mod exitsnoop;
 mod files;
 mod filter;
 mod fine;
+mod function_times;
 mod hits;
 mod klockstat;
 mod late_disks;

@@ -113,7 +113,7 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-const ADDED: [Beside; 115] = [
+const ADDED: [Beside; 117] = [
     ("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.calls", "cgroup_net", 464, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.bytes", "cgroup_net", 464, 1, Type::U64, Sem::COUNTER, "byte"),
@@ -211,6 +211,8 @@ const ADDED: [Beside; 115] = [
     ("bcc.net.tcp.connects.lost.count", "tcpconnect", 414, 5, Type::U64, Sem::COUNTER, "count"),
     ("bcc.proc.connects.all.count", "tcpconnect", 416, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.proc.connects.failed.count", "tcpconnect", 416, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.kprobe.time.nested.count", "kprobe_hits", 313, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.uprobe.time.nested.count", "uprobe_hits", 315, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.vfs.create.count", "vfsstat", 492, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.vfs.unlink.count", "vfsstat", 492, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.vfs.mkdir.count", "vfsstat", 492, 2, Type::U64, Sem::COUNTER, "count"),
@@ -356,8 +358,8 @@ fn histograms(module: &'static str, others: &[Beside], all: &[Histograms]) -> Ve
     metrics
 }
 
-/// Iterates over the latency metrics of file operations and of connects, with quantiles.
-fn of_files_and_connects() -> impl Iterator<Item = Row> {
+/// Iterates over the latency metrics of file operations, connects and functions, with quantiles.
+fn of_operations() -> impl Iterator<Item = Row> {
     const OPERATIONS: &[&str] = &["open", "read", "write", "fsync"];
     static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
         let of =
@@ -365,6 +367,8 @@ fn of_files_and_connects() -> impl Iterator<Item = Row> {
         let connects = [("bcc.net.tcp", 414, 415, 421, &["connect"][..])];
         let calls = [("bcc.vfs", 492, 493, 495, &["read", "write", "fsync", "open"][..])];
         [
+            histograms("kprobe_hits", &[], &[("bcc.kprobe", 313, 314, 345, &["time"])]),
+            histograms("uprobe_hits", &[], &[("bcc.uprobe", 315, 316, 346, &["time"])]),
             histograms("tcpconnect", &[], &connects),
             histograms("vfsstat", &[], &calls),
             of("ext4dist", "bcc.fs.ext4", 334),
@@ -378,7 +382,7 @@ fn of_files_and_connects() -> impl Iterator<Item = Row> {
 
 /// Iterates over the metrics that modules have beyond the Python agent's.
 pub fn added() -> impl Iterator<Item = Row> {
-    beside(&ADDED).chain(latencies()).chain(of_cgroups()).chain(of_files_and_connects())
+    beside(&ADDED).chain(latencies()).chain(of_cgroups()).chain(of_operations())
 }
 
 /// Iterates over the agent's own metrics that always exist.

@@ -460,9 +460,9 @@ macro_rules! options {
             $($others)*
         }
     };
-    ($($(#[doc = $doc:expr])+ $name:ident: $ty:ty = $default:expr;)* histograms; $($others:tt)*) => {
+    ($($(#[doc = $doc:expr])+ $name:ident: $ty:ty = $default:expr $(, for example $example:literal)?;)* histograms; $($others:tt)*) => {
         $crate::options! {
-            $($(#[doc = $doc])+ $name: $ty = $default;)*
+            $($(#[doc = $doc])+ $name: $ty = $default $(, for example $example)?;)*
             /// Seconds that quantiles, the metrics p50 to max of a histogram, cover. They move on by a twelfth of it.
             window: $crate::kit::Seconds = $crate::kit::Seconds(60);
             /// Instances of the metrics bucket: powers of two, four times as many, or all buckets that the programs count, 16 times as many.

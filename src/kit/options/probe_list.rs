@@ -18,7 +18,7 @@ impl ProbeList {
     }
 
     /// Returns the list, or an error for the option `key` if it is empty.
-    pub fn required(self, section: &crate::config::Section<'_>, key: &str) -> Result<ProbeList, ConfigError> {
+    pub fn required(&self, section: &crate::config::Section<'_>, key: &str) -> Result<&ProbeList, ConfigError> {
         if self.entries.is_empty() {
             return Err(section.reject(key, format!("expected {}, got none", ProbeList::EXPECTED)));
         }

@@ -1,7 +1,10 @@
 //! Counting of the hits of a template's targets, for all modules that count hits. Kernel side: bpf/shared/hits.bpf.h.
 
 use crate::bpf::types::{hit, rodata};
-use crate::kit::{EachLoss, Hook, Host, Kernel, Metric, Module, Plan, Rows, Running, Table, TableSpec, Target};
+use crate::kit::{
+    EachLoss, Hook, Host, Kernel, Metric, Module, NamedSeries, Namer, Plan, Rows, Running, SeriesDef, SeriesHistograms,
+    SeriesLabel, Table, TableSpec, Target,
+};
 use std::fmt::Display;
 use std::time::Instant;
 use thiserror::Error;
@@ -50,7 +53,14 @@ impl NoTargets {
     }
 }
 
+/// Times of calls of functions, in rows for each function of each CPU.
+pub type CallTimes = SeriesHistograms<TargetList>;
+
+/// Largest number of functions with histograms; each takes 3.7 KB for each CPU.
+pub const TIMED: usize = 128;
+
 /// Targets of a template that the configuration names. Targets with the same instance name have the same number.
+#[derive(Clone)]
 pub struct TargetList {
     template: &'static Hook,
     /// Instance names by number.
@@ -118,10 +128,25 @@ impl TargetList {
     }
 }
 
+impl Namer for TargetList {
+    fn name(&mut self, key: u64) -> Option<NamedSeries> {
+        let name = self.names.get(key as usize - 1)?;
+        Some((name.as_bytes().to_vec(), vec![("function", SeriesLabel::Text(name.clone()))]))
+    }
+
+    fn turn(&self) -> usize {
+        self.names.len()
+    }
+
+    fn counts(&mut self, kernel: &dyn Kernel, key: u64) -> bool {
+        self.by_process || kernel.reaches(self.template, key as u32 - 1)
+    }
+}
+
 /// The part of a module that counts hits which differs between such modules.
 pub trait Finder: Send {
     /// Finds the targets, and sets the filter of the programs.
-    fn find(&mut self, targets: &mut TargetList, plan: &mut Plan, constants: &mut rodata);
+    fn find(&mut self, targets: &mut TargetList, host: &Host, plan: &mut Plan, constants: &mut rodata);
 
     /// The constant that has the number of counters per CPU.
     fn stride(constants: &mut rodata) -> &mut u32;
@@ -134,8 +159,18 @@ pub trait Finder: Send {
         None
     }
 
+    /// Times of the calls; `None`: not taken.
+    fn times(&mut self) -> Option<&mut CallTimes> {
+        None
+    }
+
+    /// Definition of the tables of the times, and whether Prometheus has them; `None`: there are none.
+    fn tables_of_times(&self) -> Option<(&'static SeriesDef, bool)> {
+        None
+    }
+
     /// Lost events.
-    fn losses(&self, _each: EachLoss<'_>) {}
+    fn losses(&self, _kernel: &dyn Kernel, _each: EachLoss<'_>) {}
 }
 
 /// A module that counts the hits of targets, with an instance for each target, even before its first hit.
@@ -158,17 +193,24 @@ impl<F> Hits<F> {
 
 impl<F: Finder + 'static> Module for Hits<F> {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
-        self.finder.find(&mut self.targets, plan, constants);
+        self.finder.find(&mut self.targets, host, plan, constants);
         *F::stride(constants) = self.counters().size(host, plan);
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let table = self.table;
-        Running::of(*self)
-            .table(table, Self::refresh)
+        let tables_of_times = self.finder.tables_of_times();
+        let running = Running::of(*self).table(table, Self::refresh);
+        let running = match tables_of_times {
+            Some((def, prometheus)) => {
+                CallTimes::add_tables(running, &[def], prometheus, |module| module.finder.times())
+            }
+            None => running,
+        };
+        running
             .tick(|module, kernel| module.finder.tick(&module.targets, kernel))
             .due(|module| module.finder.due())
-            .losses(|module, _, each| module.finder.losses(each))
+            .losses(|module, kernel, each| module.finder.losses(kernel, each))
             .started()
     }
 }
@@ -179,6 +221,12 @@ impl<F: Finder> Hits<F> {
             table.named(name.as_bytes()).set(self.count, self.counters().sum(kernel, number));
         }
     }
+}
+
+/// Losses of modules that time calls: returns without a beginning, of which some are those of displaced starts.
+pub fn losses_of_calls(unmatched: u64, displaced: u64, each: EachLoss<'_>) {
+    each("start-unseen: returns of functions whose start was not seen", unmatched.saturating_sub(displaced));
+    each("untimed: calls whose time is not known because too many threads were in such functions", displaced);
 }
 
 #[cfg(test)]
