@@ -73,13 +73,11 @@ static __always_inline __u64 runq_state(const bool raw, struct task_struct *task
 /* Counts the arrival of a task, for cgroup_runq too; a time below zero is not known. */
 static __always_inline void runq_count(const bool raw, struct runq_row *r, struct task_struct *task, __s64 wait)
 {
-	/* One question at a switch where cgroup_runq is off. */
-	if (cgroup_runq_on) {
-		if (COUNTS_FOR(cgroup_runq))
-			cgq_count(raw, task, wait);
-		if (!COUNTS_FOR(runqlat))
-			return;
-	}
+	/* One question at a switch where the others are off. */
+	if (cgroup_runq_on && COUNTS_FOR(cgroup_runq))
+		cgq_count(raw, task, wait);
+	if ((cgroup_runq_on || oncpu_on) && !COUNTS_FOR(runqlat))
+		return;
 	if (runq_filter && !filter_wants(runq_filter, GET(task, tgid)))
 		return;
 	if (likely(wait >= 0)) {
@@ -97,9 +95,12 @@ static __always_inline void runq_switch_by_wakeup(const bool raw, struct runq_ro
 {
 	__u32 pid = GET(next, pid);
 	struct runq_task *t;
+	__u64 sleeps = runq_state(raw, prev);
 	__s64 wait = -1;
 
-	if (preempt || !runq_state(raw, prev))
+	if (COUNTS_FOR(oncpu))
+		onc_switch(raw, preempt, sleeps, prev, next, bpf_ktime_get_ns());
+	if (preempt || !sleeps)
 		runq_waits(GET(prev, pid)); /* taken off the CPU, it waits from now on */
 	if (!pid)
 		return;
@@ -155,6 +156,8 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 	/* Queued at this very moment, as it seems: a wake-up asked for the switch before the other went to sleep. */
 	if (!sleeps || unlikely(clock == queued) || unlikely(clock >> RUNQ_COMPARE != r->compared))
 		now = runq_now(r, clock, sleeps);
+	if (COUNTS_FOR(oncpu))
+		onc_switch(raw, preempt, sleeps, prev, next, now + r->ahead);
 	pid = (__u32)GET(next, pid);
 	if (!pid)
 		return; /* the idle task never waits */

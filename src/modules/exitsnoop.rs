@@ -4,7 +4,7 @@ use super::shared::by_process::EXIT;
 use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
 use super::shared::latest::{Columns, Latest};
 use crate::bpf::types::{self, cgroup_owner, exit_counted, exit_event, exit_group, exit_row, exit_signal, mark};
-use crate::host::{until_nul, Cgroups, Controller};
+use crate::host::until_nul;
 use crate::kit::*;
 use crate::{latest, metrics, options, tracepoint};
 use nix::sys::signal::Signal;
@@ -225,10 +225,8 @@ struct Exitsnoop {
 
 impl Exitsnoop {
     fn new(options: Options) -> Exitsnoop {
-        let tree = || Cgroups::of(Controller::Unified);
         let latest = Latest::of_records(&LATEST, options.process_count, options.buffer_page_count);
-        let by_cgroup = || CgroupHistograms::new(&cgroups::BY_CGROUP, tree(), Seconds(60).window(), Buckets::default());
-        let cgroups = options.by_cgroup.then(by_cgroup);
+        let cgroups = options.by_cgroup.then(|| CgroupHistograms::of_counters(&cgroups::BY_CGROUP));
         Exitsnoop { options, latest, cgroups }
     }
 

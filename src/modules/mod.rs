@@ -17,6 +17,7 @@ mod klockstat;
 mod kprobe_hits;
 mod llcstat;
 mod netproc;
+mod oncpu;
 mod oomkill;
 mod opensnoop;
 mod profile;
@@ -79,6 +80,7 @@ pub const MODULES: &[&Spec] = &[
     &llcstat::SPEC,
     &cgroup_net::SPEC,
     &vfsstat::SPEC,
+    &oncpu::SPEC,
 ];
 
 /// Returns the module that `module = PATH` or `[NAME]` names.

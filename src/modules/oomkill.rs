@@ -3,7 +3,7 @@
 use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
 use super::shared::latest::{Columns, Latest};
 use crate::bpf::types::{self, cgroup_owner, mark, oom_domain, oom_event, oom_group, oom_row};
-use crate::host::{page_size, until_nul, Cgroups, Controller};
+use crate::host::{page_size, until_nul};
 use crate::kit::*;
 use crate::{function_entry, latest, metrics, options, tracepoint};
 
@@ -121,10 +121,9 @@ struct Oomkill {
 
 impl Oomkill {
     fn new(options: &Options) -> Oomkill {
-        let tree = || Cgroups::of(Controller::Unified);
         Oomkill {
             latest: Latest::of_records(&LATEST, options.process_count, RING),
-            cgroups: CgroupHistograms::new(&cgroups::BY_CGROUP, tree(), Seconds(60).window(), Buckets::default()),
+            cgroups: CgroupHistograms::of_counters(&cgroups::BY_CGROUP),
         }
     }
 

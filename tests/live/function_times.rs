@@ -1,8 +1,7 @@
 //! Times of calls that kprobe_hits and uprobe_hits take, against functions that take a known time.
 
 use crate::files::OVERLAY;
-use crate::support::{alone, number, wait_together, Agent};
-use corebcc::kit::{Key, Table};
+use crate::support::{alone, names, number, wait_together, Agent};
 use corebcc::modules::find;
 use std::fs::{self, Permissions};
 use std::hint::black_box;
@@ -23,21 +22,14 @@ struct Times {
     buckets: Vec<(u64, u64)>,
 }
 
-fn names(table: &Table) -> Vec<String> {
-    let name = |key: &Key| match key {
-        Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
-        key => panic!("{key:?}"),
-    };
-    table.keys().iter().map(name).collect()
-}
-
 impl Times {
     fn of(agent: &mut Agent, module: &str, function: &str) -> Times {
         let [_, by_function, by_bucket, in_seconds] = find(module).unwrap().tables else { panic!("four tables") };
         agent.tick();
         let (table, buckets) = (agent.other(by_function), agent.other(by_bucket));
-        let names = names(&table);
-        let row = names.iter().position(|name| name == function).unwrap_or_else(|| panic!("{function}: {names:?}"));
+        let functions = names(&table);
+        let row = functions.iter().position(|name| name == function);
+        let row = row.unwrap_or_else(|| panic!("{function}: {functions:?}"));
         let value = |end: &str| {
             let column = by_function.metrics.iter().position(|metric| metric.name.ends_with(end)).unwrap();
             number(&table, row, column)
@@ -50,7 +42,7 @@ impl Times {
             count: value("time.count"),
             sum: value("time.sum"),
             nested: value("time.nested.count"),
-            buckets: self::names(&buckets).into_iter().enumerate().filter_map(bucket).collect(),
+            buckets: names(&buckets).into_iter().enumerate().filter_map(bucket).collect(),
         };
         println!("{times:?}");
         assert_eq!(times.at_least(0), times.count, "{times:?}");

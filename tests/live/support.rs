@@ -359,6 +359,15 @@ pub fn number(table: &Table, row: usize, column: usize) -> u64 {
     }
 }
 
+/// Returns the names of a table's instances.
+pub fn names(table: &Table) -> Vec<String> {
+    let name = |key: &Key| match key {
+        Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
+        key => panic!("{key:?}"),
+    };
+    table.keys().iter().map(name).collect()
+}
+
 /// Returns the growth of each bucket of a histogram.
 pub fn since(later: &[u64], earlier: &[u64]) -> Vec<u64> {
     later.iter().enumerate().map(|(slot, count)| count - earlier.get(slot).unwrap_or(&0)).collect()
@@ -485,7 +494,7 @@ pub fn wait_together(threads: usize, time: Duration, call: impl Fn(&PipeReader) 
     });
 }
 
-/// A process with a single thread that sleeps as often as it is told, and waits for orders.
+/// A process with a single thread that sleeps, or does other work, as often as it is told, and waits for orders.
 pub struct Sleeper {
     pid: Pid,
     tell: PipeWriter,
@@ -494,9 +503,14 @@ pub struct Sleeper {
 
 impl Sleeper {
     pub fn new() -> Sleeper {
+        Sleeper::doing(|times| (0..times).for_each(|_| std::thread::sleep(Duration::from_millis(1))))
+    }
+
+    /// Starts one that does other work, which needs no other thread and no memory.
+    pub fn doing(work: fn(u32)) -> Sleeper {
         let (mut told, tell) = std::io::pipe().unwrap();
         let (answer, mut answers) = std::io::pipe().unwrap();
-        // SAFETY: the child only reads, writes, sleeps and ends, none of which needs another thread or memory.
+        // SAFETY: the child only reads, writes, works and ends, none of which needs another thread or memory.
         match unsafe { fork() }.unwrap() {
             ForkResult::Parent { child } => Sleeper { pid: child, tell, answer },
             ForkResult::Child => {
@@ -504,9 +518,7 @@ impl Sleeper {
                 drop(tell);
                 let mut times = [0; 4];
                 while told.read_exact(&mut times).is_ok() {
-                    for _ in 0..u32::from_ne_bytes(times) {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
+                    work(u32::from_ne_bytes(times));
                     let _ = answers.write_all(&[0]);
                 }
                 // SAFETY: it returns to nobody.
@@ -520,7 +532,17 @@ impl Sleeper {
     }
 
     pub fn sleep(&mut self, times: u32) {
+        self.begin(times);
+        self.end();
+    }
+
+    /// Tells it to work.
+    pub fn begin(&mut self, times: u32) {
         self.tell.write_all(&times.to_ne_bytes()).unwrap();
+    }
+
+    /// Waits until it has worked.
+    pub fn end(&mut self) {
         self.answer.read_exact(&mut [0]).unwrap();
     }
 

@@ -434,7 +434,7 @@ fn what_a_stopped_module_does_for_another_goes_on() {
     if lacks(&["python3"]) {
         return;
     }
-    let names = ["runqlat", "cgroup_runq", "bioperpid", "biotop"];
+    let names = ["runqlat", "cgroup_runq", "oncpu", "bioperpid", "biotop"];
     let Some(home) = later(&config(&names)) else { return };
     let mut peer = Peer::ready(&home, &[]);
     by_root(&mut peer);
@@ -451,11 +451,18 @@ fn what_a_stopped_module_does_for_another_goes_on() {
         rows(maps["runq_rows"]).into_iter().map(|row| row[counters.clone()].to_vec()).collect()
     };
     let by_cgroup = |peer: &mut Peer| sum(values(peer, "bcc.cgroup.runq.count").values());
-    let (before, counted) = (arrivals(), by_cgroup(&mut peer));
+    let turns = |peer: &mut Peer| sum(values(peer, "bcc.sched.oncpu.count").values());
+    let (before, counted, turned) = (arrivals(), by_cgroup(&mut peer), turns(&mut peer));
     let mut worker = Worker::python(SLEEPS);
     worker.work();
     assert!(by_cgroup(&mut peer) >= counted + 900, "its times are found by runqlat's part");
+    assert!(turns(&mut peer) >= turned + 900, "so are those of oncpu");
     assert!(arrivals() == before, "which counts no more for itself");
+    assert_eq!(order(&mut peer, "cgroup_runq", "stop"), 0, "{}", home.log());
+    let turned = turns(&mut peer);
+    worker.work();
+    assert!(turns(&mut peer) >= turned + 900, "as long as anybody needs them");
+    assert!(arrivals() == before, "and nobody else counts");
     let owners = rows(maps["io_owners"]);
     if use_disk() {
         wait_seconds(20, "requests that bioperpid's part counts for biotop", || {

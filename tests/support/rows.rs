@@ -113,7 +113,7 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-const ADDED: [Beside; 117] = [
+const ADDED: [Beside; 127] = [
     ("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.calls", "cgroup_net", 464, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.bytes", "cgroup_net", 464, 1, Type::U64, Sem::COUNTER, "byte"),
@@ -213,6 +213,16 @@ const ADDED: [Beside; 117] = [
     ("bcc.proc.connects.failed.count", "tcpconnect", 416, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.kprobe.time.nested.count", "kprobe_hits", 313, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.uprobe.time.nested.count", "uprobe_hits", 315, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.sched.switches.voluntary.count", "oncpu", 450, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.sched.switches.involuntary.count", "oncpu", 450, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.sched.migrations.count", "oncpu", 450, 2, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.oncpu.time", "oncpu", 452, 0, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.switches.voluntary.count", "oncpu", 452, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.switches.involuntary.count", "oncpu", 452, 2, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.migrations.count", "oncpu", 452, 3, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.preempted.self.count", "oncpu", 452, 4, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.preempted.other.count", "oncpu", 452, 5, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.oncpu.name", "oncpu", 452, 6, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.vfs.create.count", "vfsstat", 492, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.vfs.unlink.count", "vfsstat", 492, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.vfs.mkdir.count", "vfsstat", 492, 2, Type::U64, Sem::COUNTER, "count"),
@@ -358,7 +368,7 @@ fn histograms(module: &'static str, others: &[Beside], all: &[Histograms]) -> Ve
     metrics
 }
 
-/// Iterates over the latency metrics of file operations, connects and functions, with quantiles.
+/// Iterates over the times of file operations, connects, functions and turns on a CPU, with quantiles.
 fn of_operations() -> impl Iterator<Item = Row> {
     const OPERATIONS: &[&str] = &["open", "read", "write", "fsync"];
     static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
@@ -370,6 +380,7 @@ fn of_operations() -> impl Iterator<Item = Row> {
             histograms("kprobe_hits", &[], &[("bcc.kprobe", 313, 314, 345, &["time"])]),
             histograms("uprobe_hits", &[], &[("bcc.uprobe", 315, 316, 346, &["time"])]),
             histograms("tcpconnect", &[], &connects),
+            histograms("oncpu", &[], &[("bcc.sched", 450, 451, 453, &["oncpu"])]),
             histograms("vfsstat", &[], &calls),
             of("ext4dist", "bcc.fs.ext4", 334),
             of("xfsdist", "bcc.fs.xfs", 335),
@@ -403,7 +414,7 @@ type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
 fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        let instances = ![300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411, 414, 492].contains(&cluster);
+        let instances = ![300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411, 414, 450, 492].contains(&cluster);
         Row {
             name,
             module,

@@ -6,10 +6,10 @@
 use super::groups::{cpu_shift, groups};
 use crate::bpf::types::{cgroup_owner, fine_hist, mark};
 use crate::bpf::Field;
-use crate::host::{series_name, Cgroup, Cgroups, NoCgroups};
+use crate::host::{series_name, Cgroup, Cgroups, Controller, NoCgroups};
 use crate::kit::{
-    set_buckets, Buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, OwnedTable, Plan, Row, Rows, RowsView, SeriesLabel,
-    SeriesLabels, Shape, Table, Window, WindowClock,
+    set_buckets, Buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, OwnedTable, Plan, Row, Rows, RowsView, Seconds,
+    SeriesLabel, SeriesLabels, Shape, Table, Window, WindowClock,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -177,6 +177,11 @@ struct Series<R> {
 }
 
 impl<R> CgroupHistograms<R> {
+    /// Makes counters by cgroup of v2, where there are no histograms.
+    pub fn of_counters(of: &'static ByCgroup<R>) -> Self {
+        CgroupHistograms::new(of, Cgroups::of(Controller::Unified), Seconds(60).window(), Buckets::default())
+    }
+
     /// Makes histograms without cgroups.
     pub fn new<T: Tree + Send + 'static>(
         of: &'static ByCgroup<R>,
