@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Turns of tasks on a CPU: how long, and how they end. A turn lasts from the switch to a task to the next switch of that CPU. The time
- * of a switch is that of runqlat.bpf.c where that program runs, too, else a clock of our own.
+ * Turns of tasks on a CPU: how long, and how they end. A turn lasts from the switch to a task to the next switch of that CPU. The times
+ * are those of runqlat.bpf.c, whose program runs for this one where that module is off.
  */
 #include "shared/cgroups.bpf.h"
 #include "shared/filter.bpf.h"
@@ -104,12 +104,12 @@ static __always_inline void onc_switch(const bool raw, bool preempt, __u64 sleep
 		GROUP_SUM(group->preempted_by_other, 1);
 }
 
-static __always_inline __u64 runq_state(const bool raw, struct task_struct *task);
+static __always_inline void runqlat__sched_switch(const bool raw, void *ctx, bool preempt, struct task_struct *prev, struct task_struct *next);
 
 ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	if (!runqlat_on && !cgroup_runq_on)
-		onc_switch(raw, preempt, runq_state(raw, prev), prev, next, bpf_ktime_get_ns());
+		runqlat__sched_switch(raw, ctx, preempt, prev, next);
 }
 
 /* The kernel calls it for real moves only, with interrupts off. */

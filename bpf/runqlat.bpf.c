@@ -158,6 +158,8 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 		now = runq_now(r, clock, sleeps);
 	if (COUNTS_FOR(oncpu))
 		onc_switch(raw, preempt, sleeps, prev, next, now + r->ahead);
+	if (!runqlat_on && !cgroup_runq_on)
+		return; /* nobody asks since when a task waits */
 	pid = (__u32)GET(next, pid);
 	if (!pid)
 		return; /* the idle task never waits */

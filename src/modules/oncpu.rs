@@ -1,6 +1,6 @@
 //! Turns of tasks on a CPU: times, how they end, moves between CPUs. Kernel side: bpf/oncpu.bpf.c.
 
-use super::runqlat::SWITCH;
+use super::runqlat::{plan_switches, RUNQ_MAPS, SWITCH};
 use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
 use super::shared::groups::tell;
 use crate::bpf::types::{self, cgroup_owner, mark, onc_group, onc_row};
@@ -93,11 +93,11 @@ static MIGRATE: Hook = tracepoint!("sched_migrate_task");
 pub const SPEC: Spec = Spec {
     name: "oncpu",
     summary: "turns of tasks on a CPU: times, voluntary and involuntary switches, migrations",
-    overhead: Overhead::medium("12 ns per context switch beside runqlat, 45 ns without"),
+    overhead: Overhead::medium("40 ns per context switch, less beside runqlat"),
     tables: &[&turns::TABLE, &turns::BY_BUCKET, &cgroups::TABLE, &turns::IN_SECONDS],
     options: OPTIONS,
     hooks: &[&SWITCH, &MIGRATE],
-    maps: MAPS,
+    maps: &[MAPS[0], MAPS[1], MAPS[2], MAPS[3], RUNQ_MAPS[0], RUNQ_MAPS[1]],
     make: |setup| Ok(Box::new(Oncpu::new(Options::read(setup.section)?))),
     ..Spec::NEW
 };
@@ -136,7 +136,7 @@ impl Module for Oncpu {
             tell(size.shift, "a cgroup", "10 ns more per context switch");
         }
         constants.onc_filter = plan.only(&self.options.process);
-        plan.attach(&SWITCH);
+        plan_switches(host, plan);
         plan.attach(&MIGRATE);
         plan.entries(ROWS.def.name, host.cpus);
         plan.leave_to(&["runqlat", "cgroup_runq"]);

@@ -116,7 +116,7 @@ pub fn plan_times(keeps_times: bool, host: &Host, plan: &mut Plan, constants: &m
     let tasks = table_size(host.threads * 4, 4096, 1 << 16);
     constants.runq_task_mask = tasks as u32 - 1;
     constants.runq_by_wakeup = !keeps_times;
-    plan.attach(&SWITCH);
+    plan_switches(host, plan);
     for hook in [&WAKEUP, &WAKEUP_NEW] {
         if keeps_times {
             plan.attach_if(hook, NO_SCHED_INFO);
@@ -124,8 +124,13 @@ pub fn plan_times(keeps_times: bool, host: &Host, plan: &mut Plan, constants: &m
             plan.attach(hook);
         }
     }
-    plan.entries(ROWS.def.name, host.cpus);
     plan.entries(TASKS.name, tasks);
+}
+
+/// Plans the hook and the map for the times of switches alone.
+pub fn plan_switches(host: &Host, plan: &mut Plan) {
+    plan.attach(&SWITCH);
+    plan.entries(ROWS.def.name, host.cpus);
 }
 
 impl Module for Runqlat {
