@@ -36,8 +36,9 @@ enum Each {
 }
 
 impl Each {
-    /// Returns its programs: prefix, section, and the arguments after the number of the target. The arguments of a function lie at the same
-    /// place for fentry and fexit, which tells its calls apart as a stack frame does. The templates of fentry and fexit name test functions of the kernel, which the loader replaces by the real target.
+    /// Returns its programs: prefix, section, and the arguments after the number of the target. The context of fentry and fexit lies in the
+    /// stack frame of a call, so its address tells calls apart. The templates of fentry and fexit name test functions of the kernel, which
+    /// the loader replaces by the real target.
     const fn programs(self) -> &'static [(&'static str, &'static str, &'static str)] {
         match self {
             Each::Tracepoint => &[("each_raw", "raw_tp", ""), ("each_event", "tracepoint", "")],
