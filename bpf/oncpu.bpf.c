@@ -108,7 +108,7 @@ static __always_inline void runqlat__sched_switch(const bool raw, void *ctx, boo
 
 ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	if (!runqlat_on && !cgroup_runq_on)
+	if (!runqlat_on && !cgroup_runq_on && !offcpu_on)
 		runqlat__sched_switch(raw, ctx, preempt, prev, next);
 }
 

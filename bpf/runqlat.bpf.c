@@ -70,13 +70,15 @@ static __always_inline __u64 runq_state(const bool raw, struct task_struct *task
 	return GET(task, __state);
 }
 
-/* Counts the arrival of a task, for cgroup_runq too; a time below zero is not known. */
-static __always_inline void runq_count(const bool raw, struct runq_row *r, struct task_struct *task, __s64 wait)
+/* Counts the arrival of a task, for others too, `now` by bpf_ktime_get_ns; a time below zero is not known. */
+static __always_inline void runq_count(const bool raw, struct runq_row *r, struct task_struct *task, __s64 wait, __u64 now)
 {
 	/* One question at a switch where the others are off. */
 	if (cgroup_runq_on && COUNTS_FOR(cgroup_runq))
 		cgq_count(raw, task, wait);
-	if ((cgroup_runq_on || oncpu_on) && !COUNTS_FOR(runqlat))
+	if (COUNTS_FOR(offcpu))
+		ofc_arrives(raw, task, wait, now);
+	if ((cgroup_runq_on || oncpu_on || offcpu_on) && !COUNTS_FOR(runqlat))
 		return;
 	if (runq_filter && !filter_wants(runq_filter, GET(task, tgid)))
 		return;
@@ -89,27 +91,35 @@ static __always_inline void runq_count(const bool raw, struct runq_row *r, struc
 	}
 }
 
+/* Tells others of a switch; `now` by bpf_ktime_get_ns. */
+static __always_inline void runq_tell(const bool raw, bool preempt, __u64 sleeps, struct task_struct *prev, struct task_struct *next, __u64 now)
+{
+	if (COUNTS_FOR(oncpu))
+		onc_switch(raw, preempt, sleeps, prev, next, now);
+	if (COUNTS_FOR(offcpu))
+		ofc_leaves(raw, preempt, sleeps, prev, now);
+}
+
 /* The arrival of a task by the times of the wake-up programs. */
 static __always_inline void runq_switch_by_wakeup(const bool raw, struct runq_row *r, bool preempt, struct task_struct *prev,
 						  struct task_struct *next)
 {
 	__u32 pid = GET(next, pid);
 	struct runq_task *t;
-	__u64 sleeps = runq_state(raw, prev);
+	__u64 sleeps = runq_state(raw, prev), now = bpf_ktime_get_ns();
 	__s64 wait = -1;
 
-	if (COUNTS_FOR(oncpu))
-		onc_switch(raw, preempt, sleeps, prev, next, bpf_ktime_get_ns());
+	runq_tell(raw, preempt, sleeps, prev, next, now);
 	if (preempt || !sleeps)
 		runq_waits(GET(prev, pid)); /* taken off the CPU, it waits from now on */
 	if (!pid)
 		return;
 	t = runq_task(pid);
 	if (t && t->key == pid) {
-		wait = bpf_ktime_get_ns() - t->delay;
+		wait = now - t->delay;
 		t->key = 0; /* never pairs with a later arrival */
 	}
-	runq_count(raw, r, next, wait);
+	runq_count(raw, r, next, wait, now);
 }
 
 /*
@@ -156,9 +166,8 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 	/* Queued at this very moment, as it seems: a wake-up asked for the switch before the other went to sleep. */
 	if (!sleeps || unlikely(clock == queued) || unlikely(clock >> RUNQ_COMPARE != r->compared))
 		now = runq_now(r, clock, sleeps);
-	if (COUNTS_FOR(oncpu))
-		onc_switch(raw, preempt, sleeps, prev, next, now + r->ahead);
-	if (!runqlat_on && !cgroup_runq_on)
+	runq_tell(raw, preempt, sleeps, prev, next, now + r->ahead);
+	if (!runqlat_on && !cgroup_runq_on && !offcpu_on)
 		return; /* nobody asks since when a task waits */
 	pid = (__u32)GET(next, pid);
 	if (!pid)
@@ -187,5 +196,5 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 	} else {
 		queued = -1ULL >> 1;
 	}
-	runq_count(raw, r, next, now - queued + delay - before);
+	runq_count(raw, r, next, now - queued + delay - before, now + r->ahead);
 }

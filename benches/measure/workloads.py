@@ -286,6 +286,7 @@ WORKLOADS = {
     "kprobe_hits": files,
     "netproc": converse_and_spawn,
     "oomkill": exhaust,
+    "offcpu": switch,
     "oncpu": switch,
     "opensnoop": files,
     "runqlat": switch,

@@ -289,6 +289,19 @@ struct task_struct {
 	struct signal_struct *signal;
 	const struct cred *cred;
 	int exit_code;
+	unsigned int flags;
+	void *stack;
+	struct files_struct *files;
+	unsigned int in_iowait : 1;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
 };
 
 /* before 5.14 */
@@ -351,8 +364,14 @@ struct linux_binprm {
 
 struct path;
 
+struct inode {
+	__u16 i_mode;
+	__u32 i_rdev;
+};
+
 struct file {
 	__u32 f_mode;
+	struct inode *f_inode;
 };
 
 /* arguments of openat2 */

@@ -17,6 +17,7 @@ mod klockstat;
 mod kprobe_hits;
 mod llcstat;
 mod netproc;
+mod offcpu;
 mod oncpu;
 mod oomkill;
 mod opensnoop;
@@ -81,6 +82,7 @@ pub const MODULES: &[&Spec] = &[
     &cgroup_net::SPEC,
     &vfsstat::SPEC,
     &oncpu::SPEC,
+    &offcpu::SPEC,
 ];
 
 /// Returns the module that `module = PATH` or `[NAME]` names.

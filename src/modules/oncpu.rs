@@ -139,7 +139,7 @@ impl Module for Oncpu {
         plan_switches(host, plan);
         plan.attach(&MIGRATE);
         plan.entries(ROWS.def.name, host.cpus);
-        plan.leave_to(&["runqlat", "cgroup_runq"]);
+        plan.leave_to(&["runqlat", "cgroup_runq", "offcpu"]);
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {

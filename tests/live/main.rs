@@ -27,6 +27,7 @@ mod klockstat;
 mod late_disks;
 mod llcstat;
 mod netproc;
+mod offcpu;
 mod oncpu;
 mod oomkill;
 mod opensnoop;

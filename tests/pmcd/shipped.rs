@@ -74,6 +74,7 @@ fn files_are_put_in_place_and_taken_out_again() {
         "pmlogconf/corebcc/llcstat",
         "pmlogconf/corebcc/metric-status",
         "pmlogconf/corebcc/netproc",
+        "pmlogconf/corebcc/offcpu",
         "pmlogconf/corebcc/oncpu",
         "pmlogconf/corebcc/oomkill",
         "pmlogconf/corebcc/oomkill-rows",

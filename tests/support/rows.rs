@@ -113,7 +113,7 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-const ADDED: [Beside; 127] = [
+const ADDED: [Beside; 188] = [
     ("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.calls", "cgroup_net", 464, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.bytes", "cgroup_net", 464, 1, Type::U64, Sem::COUNTER, "byte"),
@@ -223,6 +223,67 @@ const ADDED: [Beside; 127] = [
     ("bcc.cgroup.preempted.self.count", "oncpu", 452, 4, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.preempted.other.count", "oncpu", 452, 5, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.oncpu.name", "oncpu", 452, 6, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.proc.offcpu.runq.time", "offcpu", 441, 0, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.disk.time", "offcpu", 441, 2, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.fault.time", "offcpu", 441, 4, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.file.time", "offcpu", 441, 6, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.net.time", "offcpu", 441, 8, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.pipe.time", "offcpu", 441, 10, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.tty.time", "offcpu", 441, 12, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.stop.time", "offcpu", 441, 14, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.lock.time", "offcpu", 441, 16, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.cond.time", "offcpu", 441, 18, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.poll.time", "offcpu", 441, 20, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.timer.time", "offcpu", 441, 22, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.child.time", "offcpu", 441, 24, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.kernel.time", "offcpu", 441, 26, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.other.time", "offcpu", 441, 28, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.offcpu.runq.count", "offcpu", 441, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.disk.count", "offcpu", 441, 3, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.fault.count", "offcpu", 441, 5, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.file.count", "offcpu", 441, 7, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.net.count", "offcpu", 441, 9, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.pipe.count", "offcpu", 441, 11, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.tty.count", "offcpu", 441, 13, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.stop.count", "offcpu", 441, 15, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.lock.count", "offcpu", 441, 17, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.cond.count", "offcpu", 441, 19, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.poll.count", "offcpu", 441, 21, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.timer.count", "offcpu", 441, 23, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.child.count", "offcpu", 441, 25, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.kernel.count", "offcpu", 441, 27, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.offcpu.other.count", "offcpu", 441, 29, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.runq.time", "offcpu", 444, 0, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.disk.time", "offcpu", 444, 2, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.fault.time", "offcpu", 444, 4, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.file.time", "offcpu", 444, 6, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.net.time", "offcpu", 444, 8, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.pipe.time", "offcpu", 444, 10, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.tty.time", "offcpu", 444, 12, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.stop.time", "offcpu", 444, 14, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.lock.time", "offcpu", 444, 16, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.cond.time", "offcpu", 444, 18, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.poll.time", "offcpu", 444, 20, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.timer.time", "offcpu", 444, 22, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.child.time", "offcpu", 444, 24, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.kernel.time", "offcpu", 444, 26, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.other.time", "offcpu", 444, 28, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.cgroup.offcpu.runq.count", "offcpu", 444, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.disk.count", "offcpu", 444, 3, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.fault.count", "offcpu", 444, 5, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.file.count", "offcpu", 444, 7, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.net.count", "offcpu", 444, 9, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.pipe.count", "offcpu", 444, 11, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.tty.count", "offcpu", 444, 13, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.stop.count", "offcpu", 444, 15, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.lock.count", "offcpu", 444, 17, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.cond.count", "offcpu", 444, 19, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.poll.count", "offcpu", 444, 21, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.timer.count", "offcpu", 444, 23, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.child.count", "offcpu", 444, 25, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.kernel.count", "offcpu", 444, 27, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.other.count", "offcpu", 444, 29, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.offcpu.name", "offcpu", 444, 30, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.vfs.create.count", "vfsstat", 492, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.vfs.unlink.count", "vfsstat", 492, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.vfs.mkdir.count", "vfsstat", 492, 2, Type::U64, Sem::COUNTER, "count"),
@@ -375,12 +436,30 @@ fn of_operations() -> impl Iterator<Item = Row> {
         let of =
             |module, name, series| histograms(module, &[], &[(name, series, series + 8, series + 104, OPERATIONS)]);
         let connects = [("bcc.net.tcp", 414, 415, 421, &["connect"][..])];
+        const WAITS: &[&str] = &[
+            "offcpu.runq",
+            "offcpu.disk",
+            "offcpu.fault",
+            "offcpu.file",
+            "offcpu.net",
+            "offcpu.pipe",
+            "offcpu.tty",
+            "offcpu.stop",
+            "offcpu.lock",
+            "offcpu.cond",
+            "offcpu.poll",
+            "offcpu.timer",
+            "offcpu.child",
+            "offcpu.kernel",
+            "offcpu.other",
+        ];
         let calls = [("bcc.vfs", 492, 493, 495, &["read", "write", "fsync", "open"][..])];
         [
             histograms("kprobe_hits", &[], &[("bcc.kprobe", 313, 314, 345, &["time"])]),
             histograms("uprobe_hits", &[], &[("bcc.uprobe", 315, 316, 346, &["time"])]),
             histograms("tcpconnect", &[], &connects),
             histograms("oncpu", &[], &[("bcc.sched", 450, 451, 453, &["oncpu"])]),
+            histograms("offcpu", &[], &[("bcc.sched", 442, 443, 449, WAITS)]),
             histograms("vfsstat", &[], &calls),
             of("ext4dist", "bcc.fs.ext4", 334),
             of("xfsdist", "bcc.fs.xfs", 335),
@@ -414,7 +493,8 @@ type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
 fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        let instances = ![300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411, 414, 450, 492].contains(&cluster);
+        let instances =
+            ![300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411, 414, 442, 450, 492].contains(&cluster);
         Row {
             name,
             module,

@@ -194,11 +194,16 @@ impl<T: 'static, const N: usize> ByProcess<T, N> {
 
     /// Plans the maps and attaches the hooks of the module.
     pub fn plan(&self, spec: &Spec, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        spec.hooks.iter().for_each(|hook| plan.attach(hook));
+        self.plan_maps(host, plan, constants);
+    }
+
+    /// Sizes the maps; the module attaches its hooks itself.
+    pub fn plan_maps(&self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         // At least so many that 5000 threads can come and go before the agent frees the places of the first.
         let places = table_size(host.threads * 4, 8192, 1 << 16);
         constants.thread_mask = places as u32 / 4 - 1;
         constants.thread_part_shift = PART.ilog2();
-        spec.hooks.iter().for_each(|hook| plan.attach(hook));
         let ProcessMaps { threads, names, marks, losses, counts } = self.maps;
         for (map, entries) in [
             (threads.def.name, places),
