@@ -42,24 +42,24 @@ static __always_inline struct runq_task *runq_task(__u64 pid)
 	return row(&runq_tasks, pid * 0x1e3779b1 >> 12 & runq_task_mask);
 }
 
-static __always_inline void runq_waits(__u32 pid)
+static __always_inline void runq_waits(__u32 pid, __u64 now)
 {
 	struct runq_task *t = runq_task(pid);
 
 	if (!t)
 		return;
-	t->delay = bpf_ktime_get_ns();
+	t->delay = now;
 	t->key = pid;
 }
 
 ON(sched_wakeup, struct task_struct *task)
 {
-	runq_waits(GET(task, pid));
+	runq_waits(GET(task, pid), bpf_ktime_get_ns());
 }
 
 ON(sched_wakeup_new, struct task_struct *task)
 {
-	runq_waits(GET(task, pid));
+	runq_waits(GET(task, pid), bpf_ktime_get_ns());
 }
 
 /* A task's state, as wide as a register, which is less code than a yes or no; 0: runnable, as the idle task is, too. */
@@ -111,7 +111,7 @@ static __always_inline void runq_switch_by_wakeup(const bool raw, struct runq_ro
 
 	runq_tell(raw, preempt, sleeps, prev, next, now);
 	if (preempt || !sleeps)
-		runq_waits(GET(prev, pid)); /* taken off the CPU, it waits from now on */
+		runq_waits(GET(prev, pid), now); /* taken off the CPU, it waits from now on */
 	if (!pid)
 		return;
 	t = runq_task(pid);

@@ -29,7 +29,7 @@ static __always_inline struct up_time *up_time(__u32 target)
 
 ON_EACH_CODE(target, ctx)
 {
-	__u64 id = bpf_get_current_pid_tgid();
+	__u64 id = up_filter || up_timed ? bpf_get_current_pid_tgid() : 0;
 	struct up_time *time;
 
 	if (!filter_wants(up_filter, id >> 32))

@@ -22,6 +22,22 @@ pub struct MapDef {
     pub marks: Option<&'static str>,
 }
 
+/// Joins lists of maps, of `N` maps in all.
+pub const fn joined<const N: usize>(lists: &[&[MapDef]]) -> [MapDef; N] {
+    let mut all = [lists[0][0]; N];
+    let (mut list, mut at, mut total) = (0, 0, 0);
+    while list < lists.len() {
+        if at == lists[list].len() {
+            (list, at) = (list + 1, 0);
+        } else {
+            all[total] = lists[list][at];
+            (at, total) = (at + 1, total + 1);
+        }
+    }
+    assert!(total == N);
+    all
+}
+
 /// Number of rows per CPU in a map of counters by key (bpf/shared/keys.bpf.h).
 pub const KEYS: usize = 64;
 

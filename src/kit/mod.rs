@@ -41,7 +41,7 @@ pub use kernel::{Attachment, Fake, Kernel, KernelError, OwnRow, Row, RowsView};
 pub use labels::{SeriesLabel, SeriesLabels};
 pub use layout::Layout;
 pub use log::{current_section, excerpt, with_section, EveryMinute};
-pub use map::{MapDef, MapKind, Rows, KEYS};
+pub use map::{joined, MapDef, MapKind, Rows, KEYS};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
 pub use module::{table_size, Arrival, Arrivals, Host, Module, Plan, Setup, SetupError, When};
 pub use need::Need;

@@ -49,20 +49,7 @@ maps! {
 }
 
 /// Maps with those of slow requests and of their submitters.
-const ALL_MAPS: [MapDef; MAPS.len() + SLOW_MAPS.len() + OWNER_MAPS.len()] = {
-    let mut all = [MAPS[0]; MAPS.len() + SLOW_MAPS.len() + OWNER_MAPS.len()];
-    let (slow, owners) = (MAPS.len(), MAPS.len() + SLOW_MAPS.len());
-    let mut at = 0;
-    while at < all.len() {
-        all[at] = match at {
-            _ if at < slow => MAPS[at],
-            _ if at < owners => SLOW_MAPS[at - slow],
-            _ => OWNER_MAPS[at - owners],
-        };
-        at += 1;
-    }
-    all
-};
+const ALL_MAPS: [MapDef; MAPS.len() + SLOW_MAPS.len() + OWNER_MAPS.len()] = joined(&[MAPS, &SLOW_MAPS, OWNER_MAPS]);
 
 options! {
     /// Include the time that a request is queued: measure from its allocation, as iostat's await does, not from its issue to the device.

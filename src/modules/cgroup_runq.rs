@@ -43,7 +43,7 @@ pub const SPEC: Spec = Spec {
     tables: &[&TABLE, &BY_BUCKET, &IN_SECONDS],
     options: OPTIONS,
     hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW],
-    maps: &[MAPS[0], MAPS[1], MAPS[2], RUNQ_MAPS[0], RUNQ_MAPS[1]],
+    maps: &joined::<{ MAPS.len() + RUNQ_MAPS.len() }>(&[MAPS, RUNQ_MAPS]),
     make: |setup| Ok(Box::new(CgroupRunq::new(Options::read(setup.section)?, Cgroups::of(Controller::Unified)))),
     ..Spec::NEW
 };

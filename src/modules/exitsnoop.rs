@@ -266,9 +266,7 @@ impl Module for Exitsnoop {
             })
             .at_once(&signals::TABLE, signals::fill)
             .when(by_cgroup, |running| {
-                running.table(&cgroups::TABLE, |module, kernel, table| {
-                    module.cgroups.iter_mut().for_each(|cgroups| cgroups.fill(kernel, table));
-                })
+                CgroupHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups)
             })
             .tick(|module, kernel| {
                 module.latest.take(kernel);

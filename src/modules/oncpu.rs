@@ -97,7 +97,7 @@ pub const SPEC: Spec = Spec {
     tables: &[&turns::TABLE, &turns::BY_BUCKET, &cgroups::TABLE, &turns::IN_SECONDS],
     options: OPTIONS,
     hooks: &[&SWITCH, &MIGRATE],
-    maps: &[MAPS[0], MAPS[1], MAPS[2], MAPS[3], RUNQ_MAPS[0], RUNQ_MAPS[1]],
+    maps: &joined::<{ MAPS.len() + RUNQ_MAPS.len() }>(&[MAPS, RUNQ_MAPS]),
     make: |setup| Ok(Box::new(Oncpu::new(Options::read(setup.section)?))),
     ..Spec::NEW
 };
@@ -147,11 +147,7 @@ impl Module for Oncpu {
         NamedHistograms::add_tables(Running::of(*self), &[&turns::SERIES_OF_ONE], prometheus, |module| {
             Some(&mut module.turns)
         })
-        .when(by_cgroup, |running| {
-            running.table(&cgroups::TABLE, |module, kernel, table| {
-                module.cgroups.iter_mut().for_each(|cgroups| cgroups.fill(kernel, table));
-            })
-        })
+        .when(by_cgroup, |running| CgroupHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups))
         .tick(|module, kernel| {
             module.turns.tick(kernel);
             module.cgroups.iter_mut().for_each(|cgroups| cgroups.tick(kernel));

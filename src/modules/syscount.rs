@@ -4,6 +4,8 @@
 mod names;
 
 pub use names::names as system_calls;
+#[cfg(test)]
+pub use names::of_all_architectures;
 
 use crate::bpf::types::{self, set_numbers, syscall_row, syscall_stat};
 use crate::kit::*;

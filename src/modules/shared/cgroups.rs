@@ -9,7 +9,7 @@ use crate::bpf::Field;
 use crate::host::{series_name, Cgroup, Cgroups, Controller, NoCgroups};
 use crate::kit::{
     set_buckets, Buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, OwnedTable, Plan, Row, Rows, RowsView, Seconds,
-    SeriesLabel, SeriesLabels, Shape, Table, Window, WindowClock,
+    SeriesLabel, SeriesLabels, Shape, Starting, Table, TableSpec, Window, WindowClock,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -180,6 +180,20 @@ impl<R> CgroupHistograms<R> {
     /// Makes counters by cgroup of v2, where there are no histograms.
     pub fn of_counters(of: &'static ByCgroup<R>) -> Self {
         CgroupHistograms::new(of, Cgroups::of(Controller::Unified), Seconds(60).window(), Buckets::default())
+    }
+
+    /// Adds a table without histograms to those of a module.
+    pub fn add_table<M: Send + 'static>(
+        running: Starting<M>,
+        table: &'static TableSpec,
+        of: fn(&mut M) -> &mut Option<Self>,
+    ) -> Starting<M>
+    where
+        R: 'static,
+    {
+        running.table(table, move |module, kernel, table| {
+            of(module).iter_mut().for_each(|cgroups| cgroups.fill(kernel, table));
+        })
     }
 
     /// Makes histograms without cgroups.

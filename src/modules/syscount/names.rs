@@ -6,6 +6,12 @@ pub fn names() -> Vec<Option<&'static str>> {
     read(if cfg!(target_arch = "aarch64") { AARCH64 } else { X86_64 })
 }
 
+/// Returns the names of all architectures.
+#[cfg(test)]
+pub fn of_all_architectures() -> impl Iterator<Item = &'static str> {
+    [X86_64, AARCH64].into_iter().flat_map(read).flatten()
+}
+
 /// Parses lines as `424: a b`, which names 424 and 425.
 fn read(text: &'static str) -> Vec<Option<&'static str>> {
     let mut names = Vec::new();
