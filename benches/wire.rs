@@ -4,7 +4,7 @@
 #![allow(missing_docs)] // criterion's macros
 
 use corebcc::agent::{Agent, Options};
-use corebcc::bpf::types::{bio_row, bio_small, cgd_row, cgd_side, cgq_row, cgroup_owner, fine_hist, tcp_session};
+use corebcc::bpf::types::{bio_row, bio_small, cgd_row, cgd_side, cgq_row, fine_hist, place_owner, tcp_session};
 use corebcc::bpf::{self, record_bytes, Field};
 use corebcc::catalog::{enabled_modules, Collect, EnabledModule, Help, Registry, TableError};
 use corebcc::config::Config;
@@ -15,7 +15,8 @@ use corebcc::kit::{
 };
 use corebcc::modules::biolatency::disks::{dev, DiskHistograms, DiskNamer};
 use corebcc::modules::biolatency::filter::DiskFilter;
-use corebcc::modules::cgroups::{ByCgroup, CgroupHistograms, Tree};
+use corebcc::modules::cgroups::Tree;
+use corebcc::modules::places::{ByPlace, PlacedHistograms};
 use corebcc::modules::{find, MODULES};
 use corebcc::pcp::{Atom, Pmid};
 use corebcc::pdu::{Creds, Deframer, Pdu, ResultWriter};
@@ -451,7 +452,7 @@ fn of_cgroups<R: 'static>(c: &mut Bench, count: usize, module: &OfModule<R>) {
     let OfModule { name, maps: [owners, rows, marks], histograms } = module;
     let table = find(name).expect("it is a module").tables[0];
     // It lives as long as the program, as the modules' own.
-    let of: &'static ByCgroup<R> = Box::leak(Box::new(ByCgroup {
+    let of: &'static ByPlace<R> = Box::leak(Box::new(ByPlace {
         owners: Rows::new(owners),
         rows: Rows::new(rows),
         marks: Rows::new(marks),
@@ -460,7 +461,7 @@ fn of_cgroups<R: 'static>(c: &mut Bench, count: usize, module: &OfModule<R>) {
         name: Metric::new(histograms.len() * SERIES_METRICS.len()),
     }));
     let owner = |place: usize| [if place < count { place as u64 + 1 } else { 0 }, 0].map(AtomicU64::new);
-    assert_eq!(size_of::<cgroup_owner>(), 16);
+    assert_eq!(size_of::<place_owner>(), 16);
     let words = size_of::<R>() / 8;
     let maps = Maps {
         maps: vec![
@@ -480,7 +481,7 @@ fn of_cgroups<R: 'static>(c: &mut Bench, count: usize, module: &OfModule<R>) {
         }
     };
     let tree: Result<Services, NoCgroups> = Ok(Services(count as u64));
-    let mut cgroups = CgroupHistograms::new(of, tree, Window(Duration::from_secs(60)), Buckets::default());
+    let mut cgroups = PlacedHistograms::new(of, tree, Window(Duration::from_secs(60)), Buckets::default());
     (0..24).for_each(count_in);
     cgroups.tick(&maps);
     let mut table = Table::of(table);

@@ -4,7 +4,7 @@
  * writes back later belong to the cgroup that wrote.
  */
 #include "shared/block_times.bpf.h"
-#include "shared/cgroups.bpf.h"
+#include "shared/places.bpf.h"
 #include "shared/groups.bpf.h"
 
 /* Reads or writes; see struct bio_row. */
@@ -25,7 +25,7 @@ struct cgd_row {
 };
 
 /* Row 0 of each group of CPUs is for requests of cgroups that found no place, and for those that nobody owns. */
-ROWS(cgd_owners, struct cgroup_owner);
+ROWS(cgd_owners, struct place_owner);
 ROWS(cgd_rows, struct cgd_row);
 ROWS(cgd_marks, struct mark); /* one for each row */
 PRIVATE(cgd_starts, __u64);
@@ -72,7 +72,7 @@ ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 
 	if (op == OP_FLUSH || op == OP_DISCARD || block_is_ghost(op, nr_bytes) || block_is_command(op))
 		return;
-	r = cgroup_row(&cgd_rows, &cgd_marks, cgd_mask, cgd_cpu_shift, cgroup_index(&cgd_owners, cgd_mask, cgd_cgroup(raw, rq)));
+	r = place_row(&cgd_rows, &cgd_marks, cgd_mask, cgd_cpu_shift, place_index(&cgd_owners, cgd_mask, cgd_cgroup(raw, rq)));
 	if (!r)
 		return;
 	side = op & 1 ? &r->write : &r->read;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* TCP and UDP calls and bytes by cgroup of v2: that of the task which sends or receives, whatever network it uses. */
-#include "shared/cgroups.bpf.h"
+#include "shared/places.bpf.h"
 #include "shared/groups.bpf.h"
 
 /* A cgroup's traffic, by one CPU or several. Counters only: the agent adds rows up word by word. */
@@ -12,7 +12,7 @@ struct cgn_row {
 };
 
 /* Row 0 of each group of CPUs is for tasks of cgroups that found no place. */
-ROWS(cgn_owners, struct cgroup_owner);
+ROWS(cgn_owners, struct place_owner);
 ROWS(cgn_rows, struct cgn_row);
 ROWS(cgn_marks, struct mark); /* one for each row */
 
@@ -23,8 +23,8 @@ const volatile bool cgn_shared; /* it is more than one */
 static __always_inline void OWN(moved)(__u64 cell, __s64 bytes)
 {
 	const bool plain = group_plain(cgn_shared);
-	__u32 index = cgroup_index(&cgn_owners, cgn_mask, bpf_get_current_cgroup_id());
-	struct cgn_row *r = cgroup_row(&cgn_rows, &cgn_marks, cgn_mask, cgn_cpu_shift, index);
+	__u32 index = place_index(&cgn_owners, cgn_mask, bpf_get_current_cgroup_id());
+	struct cgn_row *r = place_row(&cgn_rows, &cgn_marks, cgn_mask, cgn_cpu_shift, index);
 
 	BOUND(cell, 3);
 	if (!r)

@@ -3,7 +3,7 @@
  * Run queue latency by cgroup of v2. The times are those of runqlat.bpf.c: where that module is on too, its handlers find each time once
  * for both; else they run from here and count for this one only.
  */
-#include "shared/cgroups.bpf.h"
+#include "shared/places.bpf.h"
 #include "shared/groups.bpf.h"
 
 /* A cgroup's tasks, by one CPU or several. Counters only: the agent adds rows up word by word. */
@@ -15,7 +15,7 @@ struct cgq_row {
 };
 
 /* Row 0 of each group of CPUs is for tasks of cgroups that found no place. */
-ROWS(cgq_owners, struct cgroup_owner);
+ROWS(cgq_owners, struct place_owner);
 ROWS(cgq_rows, struct cgq_row);
 ROWS(cgq_marks, struct mark); /* one for each row */
 
@@ -32,7 +32,7 @@ static __always_inline void cgq_count(const bool raw, struct task_struct *task, 
 
 	if (bpf_core_field_exists(((struct task_struct *)0)->cgroups))
 		id = GET(GET(GET(GET(task, cgroups), dfl_cgrp), kn), id);
-	r = cgroup_row(&cgq_rows, &cgq_marks, cgq_mask, cgq_cpu_shift, cgroup_index(&cgq_owners, cgq_mask, id));
+	r = place_row(&cgq_rows, &cgq_marks, cgq_mask, cgq_cpu_shift, place_index(&cgq_owners, cgq_mask, id));
 	if (!r)
 		return;
 	if (likely(wait >= 0))

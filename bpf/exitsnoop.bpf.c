@@ -3,7 +3,7 @@
  * Processes that end. A process ends with its last thread, which need not be its main thread; its status is the one that its parent
  * waits for (wait_task_zombie in kernel/exit.c).
  */
-#include "shared/cgroups.bpf.h"
+#include "shared/places.bpf.h"
 #include "shared/filter.bpf.h"
 #include "shared/groups.bpf.h"
 #include "shared/latest.bpf.h"
@@ -67,7 +67,7 @@ struct exit_counted {
 
 LATEST(exit)
 ROWS(exit_rows, struct exit_row);
-ROWS(exit_owners, struct cgroup_owner);
+ROWS(exit_owners, struct place_owner);
 ROWS(exit_groups, struct exit_group);
 ROWS(exit_marks, struct mark);
 PRIVATE(exit_signals, struct exit_signal);
@@ -106,8 +106,8 @@ static __always_inline bool exit_is_last(const bool raw, const __u64 *ctx, struc
 static __always_inline void exit_group(__u32 status, __u64 cpu)
 {
 	const bool plain = group_plain(exit_shared);
-	__u32 index = cgroup_index(&exit_owners, exit_mask, bpf_get_current_cgroup_id());
-	struct exit_group *group = cgroup_row(&exit_groups, &exit_marks, exit_mask, exit_shift, index);
+	__u32 index = place_index(&exit_owners, exit_mask, bpf_get_current_cgroup_id());
+	struct exit_group *group = place_row(&exit_groups, &exit_marks, exit_mask, exit_shift, index);
 
 	if (!group)
 		return;

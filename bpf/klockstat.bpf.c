@@ -6,6 +6,7 @@
  */
 #include "shared/owned.bpf.h"
 #include "shared/filter.bpf.h"
+#include "shared/spans.bpf.h"
 
 #define KL_FRAMES 16 /* the most callers that tell acquisitions apart */
 #define KL_LEAD 8    /* the most frames before the caller's: program, trampoline, lock function, ... */
@@ -14,18 +15,12 @@
 #define KL_WAYS 8
 #define KL_NO_ROW 0xffffffff
 
-struct kl_times {
-	__u64 count;
-	__u64 ns;
-	__u64 max[4]; /* by CPU: there is no atomic maximum before 5.12, and one CPU in four seldom comes in between */
-};
-
 struct kl_row {
 	__u64 key; /* of the callers; 0: free */
 	__u64 claims;
 	__u64 callers[KL_FRAMES]; /* the innermost first; all 0: they are not known */
-	struct kl_times spin;
-	struct kl_times hold;
+	struct span_times spin;
+	struct span_times hold;
 	__u64 pad[2];
 };
 
@@ -126,17 +121,6 @@ static __always_inline __u32 kl_callers(const bool raw, void *ctx, struct kl_thr
 	return place;
 }
 
-static __always_inline void kl_add(struct kl_times *times, __u64 ns)
-{
-	__u64 cpu = bpf_get_smp_processor_id();
-
-	BOUND(cpu, 3);
-	ADD(times->count, 1);
-	ADD(times->ns, ns);
-	if (ns > times->max[cpu])
-		times->max[cpu] = ns;
-}
-
 static __always_inline void kl_enter(const bool raw, void *ctx, const volatile struct kl_code *code, void *lock, bool outer)
 {
 	__u64 id = bpf_get_current_pid_tgid();
@@ -182,7 +166,7 @@ static __always_inline void kl_leave(bool owns)
 		return;
 	r = row(&kl_rows, t->row);
 	if (r)
-		kl_add(&r->spin, now - t->ns);
+		span_add(&r->spin, now - t->ns);
 	/* Its place: that of this lock (its unlock was not seen), else a free one, else the oldest. */
 #pragma unroll
 	for (int i = 0; i < KL_HELD; i++) {
@@ -244,7 +228,7 @@ ON_ENTRY(mutex_unlock, void *lock)
 		held->lock = 0;
 		r = row(&kl_rows, held->row);
 		if (r)
-			kl_add(&r->hold, now - held->ns);
+			span_add(&r->hold, now - held->ns);
 		return;
 	}
 }

@@ -3,7 +3,7 @@
  * Turns of tasks on a CPU: how long, and how they end. A turn lasts from the switch to a task to the next switch of that CPU. The times
  * are those of runqlat.bpf.c, whose program runs for this one where that module is off.
  */
-#include "shared/cgroups.bpf.h"
+#include "shared/places.bpf.h"
 #include "shared/filter.bpf.h"
 #include "shared/groups.bpf.h"
 
@@ -32,7 +32,7 @@ struct onc_group {
 };
 
 ROWS(onc_rows, struct onc_row);
-ROWS(onc_owners, struct cgroup_owner);
+ROWS(onc_owners, struct place_owner);
 ROWS(onc_groups, struct onc_group);
 ROWS(onc_marks, struct mark); /* one for each row of a group */
 
@@ -49,7 +49,7 @@ static __always_inline __u64 onc_cgroup(const bool raw, struct task_struct *task
 
 static __always_inline struct onc_group *onc_group(__u64 cgroup)
 {
-	return cgroup_row(&onc_groups, &onc_marks, onc_mask, onc_cpu_shift, cgroup_index(&onc_owners, onc_mask, cgroup));
+	return place_row(&onc_groups, &onc_marks, onc_mask, onc_cpu_shift, place_index(&onc_owners, onc_mask, cgroup));
 }
 
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Processes that the kernel kills for want of memory. */
-#include "shared/cgroups.bpf.h"
+#include "shared/places.bpf.h"
 #include "shared/latest.bpf.h"
 
 struct oom_event {
@@ -37,15 +37,13 @@ struct oom_domain {
 
 LATEST(oom)
 ROWS(oom_rows, struct oom_row);
-ROWS(oom_owners, struct cgroup_owner);
+ROWS(oom_owners, struct place_owner);
 ROWS(oom_groups, struct oom_group);
 ROWS(oom_marks, struct mark);
 PRIVATE(oom_domain, struct oom_domain);
 EXPORT(struct oom_event);
 
 const volatile __u32 oom_mask; /* places of owners, less 1 */
-
-#define ALL_CPUS 31 /* share their rows by cgroup: log2 of more CPUs than there are */
 
 /* The kinds of pages that a process has in memory: of files, anonymous and shared ones. */
 #define MM_FILEPAGES 0
@@ -66,7 +64,7 @@ static __always_inline void oom_count(__u64 cgroup)
 {
 	struct oom_row *r = cpu_row(&oom_rows);
 	struct oom_group *group =
-		cgroup_row(&oom_groups, &oom_marks, oom_mask, ALL_CPUS, cgroup_index(&oom_owners, oom_mask, cgroup));
+		place_row(&oom_groups, &oom_marks, oom_mask, ALL_CPUS, place_index(&oom_owners, oom_mask, cgroup));
 
 	if (r)
 		ADD(r->kills, 1);

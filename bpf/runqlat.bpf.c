@@ -92,24 +92,24 @@ static __always_inline void runq_count(const bool raw, struct runq_row *r, struc
 }
 
 /* Tells others of a switch; `now` by bpf_ktime_get_ns. */
-static __always_inline void runq_tell(const bool raw, bool preempt, __u64 sleeps, struct task_struct *prev, struct task_struct *next, __u64 now)
+static __always_inline void runq_tell(const bool raw, void *ctx, bool preempt, __u64 sleeps, struct task_struct *prev, struct task_struct *next, __u64 now)
 {
 	if (COUNTS_FOR(oncpu))
 		onc_switch(raw, preempt, sleeps, prev, next, now);
 	if (COUNTS_FOR(offcpu))
-		ofc_leaves(raw, preempt, sleeps, prev, now);
+		ofc_leaves(raw, ctx, preempt, sleeps, prev, now);
 }
 
 /* The arrival of a task by the times of the wake-up programs. */
-static __always_inline void runq_switch_by_wakeup(const bool raw, struct runq_row *r, bool preempt, struct task_struct *prev,
-						  struct task_struct *next)
+static __always_inline void runq_switch_by_wakeup(const bool raw, void *ctx, struct runq_row *r, bool preempt,
+						  struct task_struct *prev, struct task_struct *next)
 {
 	__u32 pid = GET(next, pid);
 	struct runq_task *t;
 	__u64 sleeps = runq_state(raw, prev), now = bpf_ktime_get_ns();
 	__s64 wait = -1;
 
-	runq_tell(raw, preempt, sleeps, prev, next, now);
+	runq_tell(raw, ctx, preempt, sleeps, prev, next, now);
 	if (preempt || !sleeps)
 		runq_waits(GET(prev, pid), now); /* taken off the CPU, it waits from now on */
 	if (!pid)
@@ -154,7 +154,7 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 	if (!r)
 		return;
 	if (feature__no_sched_info() || runq_by_wakeup)
-		return runq_switch_by_wakeup(raw, r, preempt, prev, next);
+		return runq_switch_by_wakeup(raw, ctx, r, preempt, prev, next);
 	now = clock = GET(GET(GET(prev, se.cfs_rq), rq), clock);
 	queued = GET(next, sched_info.last_queued);
 	sleeps = runq_state(raw, prev);
@@ -166,7 +166,7 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 	/* Queued at this very moment, as it seems: a wake-up asked for the switch before the other went to sleep. */
 	if (!sleeps || unlikely(clock == queued) || unlikely(clock >> RUNQ_COMPARE != r->compared))
 		now = runq_now(r, clock, sleeps);
-	runq_tell(raw, preempt, sleeps, prev, next, now + r->ahead);
+	runq_tell(raw, ctx, preempt, sleeps, prev, next, now + r->ahead);
 	if (!runqlat_on && !cgroup_runq_on && !offcpu_on)
 		return; /* nobody asks since when a task waits */
 	pid = (__u32)GET(next, pid);

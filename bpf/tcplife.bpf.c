@@ -165,14 +165,11 @@ static __always_inline void tcp_in_hands(__u64 address)
 	tcp_wanted(birth);
 }
 
-/* In fexit what is returned comes after the arguments: four before 6.10, then two. */
 ON_RETURN(inet_csk_accept, 0, struct sock *sk)
 {
 	struct tcp_stat *first = row(&tcp_stats, 0);
-	__u64 address = (__u64)sk;
+	__u64 address = sock_accepted(raw, ctx, sk);
 
-	if (!raw)
-		bpf_probe_read_kernel(&address, sizeof(address), bpf_core_field_exists(((struct proto_accept_arg *)0)->flags) ? ctx + 16 : ctx + 32);
 	if (first && !first->accepts)
 		first->accepts = 1; /* once: all CPUs read it */
 	if (address)

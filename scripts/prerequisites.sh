@@ -217,14 +217,6 @@ upgrades_done() {
 	done
 }
 
-# static_cargo SUBCOMMAND ARGUMENT...: cargo, for programs that need nothing but the kernel
-static_cargo() {
-	subcommand=$1
-	shift
-	LIBBPF_SYS_LIBRARY_PATH=/usr/lib/$(gcc -print-multiarch) RUSTFLAGS='-C target-feature=+crt-static' \
-		cargo "$subcommand" --locked --quiet --features static --target "$(host_triple)" "$@"
-}
-
 # what the directory below target is called
 host_triple() { rustc -vV | sed -n 's/^host: //p'; }
 

@@ -225,10 +225,14 @@ unsafe impl Record for types::exit_event {}
 unsafe impl Record for types::bio_slow {}
 // SAFETY: as that.
 unsafe impl Record for types::oom_event {}
+// SAFETY: integers, three words of 64 bits and four of 32 bits, then bytes, without a gap.
+unsafe impl Record for types::login_event {}
 // SAFETY: integers, ten words of 64 bits, four of 32, two of 16; `pad` is a member.
 unsafe impl Record for types::conn_event {}
 // SAFETY: integers, three words of 64 bits and four of 32 bits, then bytes, without a gap.
 unsafe impl Record for types::open_event {}
+// SAFETY: integers and arrays of bytes, without a gap: six words of 64 bits, two of 32 bits, then bytes.
+unsafe impl Record for types::slow_file_event {}
 // SAFETY: integers and arrays of bytes; `pad` is a member.
 unsafe impl Record for types::tcp_session {}
 // SAFETY: integers and arrays of them; `pad` is a member.

@@ -8,6 +8,7 @@ use crate::collector::{
     foreign_pins, is_of_pairs, is_of_scripts, pin_for, prepare, status_tables, survey, AgentStatus, Collector,
     DesiredState, Prepared, StatisticsHelper,
 };
+use crate::host::{Account, SOURCE_OF_ACCOUNTS};
 use crate::kit::show_arguments;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
@@ -21,9 +22,8 @@ use caps::CapsHashSet;
 use log::{error, info, warn};
 use nix::sys::eventfd::EventFd;
 use nix::sys::prctl::set_keepcaps;
-use nix::unistd::{initgroups, setgid, setuid, Uid, User};
+use nix::unistd::{setgid, setuid, Uid};
 use std::error::Error;
-use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -293,12 +293,11 @@ fn held_by(capabilities: &CapsHashSet) -> Option<CapsHashSet> {
 /// later steps that need root report their own errors.
 fn run_as(name: &str, capabilities: &CapsHashSet) -> Result<(), Box<dyn Error>> {
     let failed = |error: &dyn std::fmt::Display| format!("-U {name}: cannot run as this account: {error}");
-    let user = User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"no such account"))?;
+    let user = Account::named(name).ok_or_else(|| failed(&format_args!("{SOURCE_OF_ACCOUNTS} has no such account")))?;
     if user.uid == Uid::effective() {
         return Ok(());
     }
-    let c_name = CString::new(name).map_err(|error| failed(&error))?;
-    initgroups(&c_name, user.gid).map_err(|error| failed(&error))?;
+    user.take_groups().map_err(|error| failed(&error))?;
     setgid(user.gid).map_err(|error| failed(&error))?;
     set_keepcaps(true)?;
     setuid(user.uid).map_err(|error| failed(&error))?;

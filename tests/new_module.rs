@@ -17,6 +17,8 @@ use support::script::Script;
 
 /// Root of the project.
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+/// True if scripts/static-cargo builds this.
+const STATIC: bool = cfg!(feature = "static");
 /// Files that a build reads.
 const SOURCES: &[&str] = &[
     "Cargo.toml",
@@ -202,17 +204,20 @@ fn binary() -> &'static Path {
 }
 
 fn build(tree: &Path) -> PathBuf {
-    let target = Path::new(support::BINARY).ancestors().nth(2).unwrap();
+    let debug = Path::new(support::BINARY).parent().unwrap();
+    // Built as this program has been, so that the crates it uses are there. The triple is a part of the path where cargo is given one.
+    let target = debug.ancestors().nth(if STATIC { 2 } else { 1 }).unwrap();
     // With little of the processors: tests/run has virtual machines at work meanwhile.
     let built = Command::new("nice")
         .args(["-n", "5", env!("CARGO"), "build", "--locked", "--bin", PROGRAM, "--target-dir"])
         .arg(target)
+        .args(if STATIC { ["--features", "static"].as_slice() } else { &[] })
         .current_dir(tree)
         .output()
         .unwrap();
     let words = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success() && !words.contains("warning"), "{words}");
-    target.join("debug").join(PROGRAM)
+    debug.join(PROGRAM)
 }
 
 /// A loop device over a file in memory.

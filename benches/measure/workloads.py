@@ -240,9 +240,14 @@ def metric(cluster, item):
     return 149 << 22 | cluster << 10 | item
 
 
-def operations(cluster, *names):
+def operations(cluster, *names, items=range(4)):
     """The operations of a file system, and their histograms."""
-    return Calls(*names, counts=[metric(cluster, item) for item in range(len(names))])
+    return Calls(*names, counts=[metric(cluster, item) for item in items])
+
+
+def counts(cluster, *names):
+    """The operations of a file system without the Python agent's table."""
+    return operations(cluster, *names, items=range(8, 40, 8))
 
 
 TIMES = 20_000
@@ -251,10 +256,18 @@ PROFILE = metric(14, 0)
 
 # Functions of this process, which the agent takes for those of the kernel where it cannot attach to that or has none.
 CALLS = {
+    "btrfsdist": counts(423, "btrfs_file_open", "btrfs_file_read_iter", "btrfs_file_write_iter", "btrfs_sync_file"),
     "cachestat": Calls("folio_mark_accessed", pointer=folio),
     "ext4dist": operations(5, "ext4_file_open", "ext4_file_read_iter", "ext4_file_write_iter", "ext4_sync_file"),
+    # None of these takes long.
+    "fsslower": Calls(
+        *("ext4_file_open", "ext4_file_read_iter", "ext4_file_write_iter", "ext4_sync_file"),
+        *("xfs_file_open", "xfs_file_read_iter", "xfs_file_write_iter", "xfs_file_fsync"),
+        *("btrfs_file_open", "btrfs_file_read_iter", "btrfs_file_write_iter", "btrfs_sync_file"),
+    ),
     "klockstat": Calls("mutex_lock", "mutex_unlock", counts=[metric(31, 1), metric(31, 5)]),
     "kprobe_hits": Calls("vfs_open", counts=[metric(103, 0)]),
+    "nfsdist": counts(426, "nfs_file_open", "nfs_file_read", "nfs_file_write", "nfs_file_fsync"),
     "xfsdist": operations(6, "xfs_file_open", "xfs_file_read_iter", "xfs_file_write_iter", "xfs_file_fsync"),
     "zfsdist": operations(7, "zpl_open", "zpl_iter_read", "zpl_iter_write", "zpl_fsync"),
 }
@@ -284,6 +297,7 @@ WORKLOADS = {
     "ext4dist": files,
     "klockstat": contend,
     "kprobe_hits": files,
+    "logins": spawn,
     "netproc": converse_and_spawn,
     "oomkill": exhaust,
     "offcpu": switch,

@@ -213,9 +213,15 @@ struct sched_entity {
 	__u64 sum_exec_runtime;
 };
 
+struct tty_struct {
+	char name[64];
+};
+
 /* what the threads of a process share; live: how many have not begun to end */
 struct signal_struct {
 	atomic_t live;
+	int leader; /* of a session */
+	struct tty_struct *tty;
 	int group_exit_code;
 	unsigned int flags;
 	unsigned long long sum_sched_runtime; /* of threads that were reaped */
@@ -239,10 +245,12 @@ struct mm_rss_stat {
 	atomic_long_t count[4];
 };
 
-/* where the arguments of the program are in its memory, and how many pages it has by kind */
+/* where the arguments and the environment of the program are in its memory, and how many pages it has by kind */
 struct mm_struct {
 	unsigned long arg_start;
 	unsigned long arg_end;
+	unsigned long env_start;
+	unsigned long env_end;
 	struct mm_rss_stat rss_stat;
 };
 
@@ -287,6 +295,9 @@ struct task_struct {
 	struct sched_entity se;
 	struct css_set *cgroups;
 	struct signal_struct *signal;
+	kuid_t loginuid;	/* CONFIG_AUDIT */
+	unsigned int sessionid; /* CONFIG_AUDIT */
+	__u64 start_boottime;
 	const struct cred *cred;
 	int exit_code;
 	unsigned int flags;
@@ -362,7 +373,26 @@ struct linux_binprm {
 	const char *interp;
 };
 
-struct path;
+struct file_system_type {
+	const char *name;
+};
+
+struct super_block {
+	struct file_system_type *s_type;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+	struct super_block *d_sb;
+};
+
+struct path {
+	struct dentry *dentry;
+};
 
 struct inode {
 	__u16 i_mode;
@@ -372,6 +402,12 @@ struct inode {
 struct file {
 	__u32 f_mode;
 	struct inode *f_inode;
+	struct path f_path;
+};
+
+struct kiocb {
+	struct file *ki_filp;
+	__s64 ki_pos;
 };
 
 /* arguments of openat2 */

@@ -103,6 +103,16 @@ static __always_inline void *sock_at(void *ctx)
 	return __builtin_preserve_access_index(&sock->sk);
 }
 
+/* The socket that inet_csk_accept returns, as a number: in fexit it comes after the arguments, which are four before 6.10, then two. */
+static __always_inline __u64 sock_accepted(const bool raw, void *ctx, struct sock *sk)
+{
+	__u64 number = (__u64)sk;
+
+	if (!raw)
+		bpf_probe_read_kernel(&number, sizeof(number), bpf_core_field_exists(((struct proto_accept_arg *)0)->flags) ? ctx + 16 : ctx + 32);
+	return number;
+}
+
 /* The bytes that readers took from a socket, as of the last look; a table of each module that looks. */
 struct sock_read {
 	__u64 socket;

@@ -3,9 +3,10 @@
 //! for a while, so a thread asks for them, once for a connection that stores.
 
 use crate::agent::Client;
+use crate::host::{Account, Group};
 use crate::kit::{excerpt, EveryMinute};
 use crate::pcp::PmErr;
-use nix::unistd::{Gid, Group, Uid, User};
+use nix::unistd::{Gid, Uid};
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{channel, Receiver, TryRecvError};
@@ -199,7 +200,7 @@ impl Clients {
 impl Controllers {
     /// Asks the name service about a client, which may take as long as it likes.
     fn look_up(&self, client: &Attributes) -> Answer {
-        let of_uid = client.user.and_then(|user| User::from_uid(Uid::from_raw(user)).ok().flatten());
+        let of_uid = client.user.and_then(|user| Account::of(Uid::from_raw(user)));
         let who = match (&client.name, client.user, &of_uid) {
             (Some(name), _, _) => excerpt(name),
             (None, Some(user), Some(known)) => format!("{} (uid {user})", known.name),
@@ -208,8 +209,8 @@ impl Controllers {
         };
         let names: Vec<String> = of_uid.map(|user| user.name).into_iter().chain(client.name.clone()).collect();
         let is_of = |group: &String| {
-            let Ok(Some(group)) = Group::from_name(group) else { return false };
-            client.group.map(Gid::from_raw) == Some(group.gid) || names.iter().any(|name| group.mem.contains(name))
+            let Some(group) = Group::named(group) else { return false };
+            client.group.map(Gid::from_raw) == Some(group.gid) || names.iter().any(|name| group.members.contains(name))
         };
         let may = names.iter().any(|name| self.users.contains(name)) || self.groups.iter().any(is_of);
         Answer { may, who }
@@ -233,8 +234,8 @@ mod tests {
     fn root_may_and_whom_the_configuration_names() {
         let named = Controllers { users: vec!["daemon".into(), "remote".into()], groups: vec!["bin".into()] };
         let none = Controllers::default();
-        let daemon = User::from_name("daemon").unwrap().unwrap().uid.to_string();
-        let bin = Group::from_name("bin").unwrap().unwrap().gid.to_string();
+        let daemon = Account::named("daemon").unwrap().uid.to_string();
+        let bin = Group::named("bin").unwrap().gid.to_string();
         assert!(may(&none, &[(11, "0")]));
         assert!(!may(&none, &[(11, &daemon)]) && may(&named, &[(11, &daemon)]));
         assert!(!may(&none, &[(11, "4711"), (12, &bin)]) && may(&named, &[(11, "4711"), (12, &bin)]));

@@ -351,7 +351,9 @@ pub(super) mod tests {
         Elf::in_memory(bytes.to_vec())
     }
 
+    /// Returns this program. With optimization the linker keeps only those functions that something points to.
     fn own() -> Vec<u8> {
+        std::hint::black_box(corebcc_elf_test_function as *const ());
         fs::read(std::env::current_exe().unwrap()).unwrap()
     }
 
@@ -362,7 +364,6 @@ pub(super) mod tests {
 
     #[test]
     fn the_code_of_an_own_function_is_found_behind_its_landing_pad() {
-        assert_ne!(corebcc_elf_test_function(), 0);
         let bytes = own();
         let code = elf(&bytes).unwrap().function("corebcc_elf_test_function").unwrap();
         assert!(!code.is_ifunc);

@@ -26,6 +26,12 @@ pub fn host() -> Host {
     }
 }
 
+/// Returns the file systems that the kernel has loaded by now (/proc/filesystems).
+pub fn file_systems() -> Vec<String> {
+    let list = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    list.lines().filter_map(|line| line.split_whitespace().last()).map(String::from).collect()
+}
+
 /// Returns the highest number of requests in flight on a disk: 0 for disks without request queues, such as zram, or
 /// without a medium, such as a loop device without a file.
 fn requests_of(disk: &Path) -> usize {

@@ -1,6 +1,9 @@
 //! The machine as its files describe it; no BPF.
 
+mod accounts;
+mod audit;
 mod blocking;
+pub mod btf_encoding;
 mod cgroups;
 mod cpu_counters;
 mod demangle;
@@ -11,6 +14,7 @@ mod identity;
 mod kallsyms;
 mod libraries;
 mod machine;
+mod per_cpu;
 mod process_symbols;
 mod processes;
 mod regular;
@@ -18,6 +22,8 @@ mod symbols;
 mod tracefs;
 mod usdt;
 
+pub use accounts::{Account, Group, SOURCE_OF_ACCOUNTS};
+pub use audit::latest_session;
 pub use cgroups::{series_name, walk_below, Cgroup, Cgroups, Controller, NoCgroups};
 pub use cpu_counters::{Counts, CpuCounters};
 pub use elf::{Code, Elf};
@@ -26,7 +32,8 @@ pub use executables::{mapped, Mapped, ProbeFile, ProbeFiles};
 pub use identity::ProcessIdentity;
 pub use kallsyms::{each_kernel_symbol, NamesByAddress};
 pub use libraries::{library, program_or_library};
-pub use machine::{cpus, host, online_cpus, page_size, seconds_since_1970, since_1970};
+pub use machine::{cpus, file_systems, host, online_cpus, page_size, seconds_since_1970, since_1970};
+pub use per_cpu::per_cpu_distance;
 pub use process_symbols::Symbol;
 pub use processes::{cmdline, comm, command_word, exists, in_namespace, until_nul, with_sockets, Process, Watch};
 pub use regular::{open_regular, open_regular_of};

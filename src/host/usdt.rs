@@ -253,9 +253,9 @@ mod tests {
         ".popsection",
     );
 
+    /// Returns this program. With optimization the linker keeps only what something points to.
     fn own() -> Vec<u8> {
-        assert_ne!(corebcc_usdt_site as *const () as usize, 0, "the linker keeps what is used");
-        assert_eq!(corebcc_usdt_semaphore.load(std::sync::atomic::Ordering::Relaxed), 0xbeef);
+        std::hint::black_box((corebcc_usdt_site as *const (), &corebcc_usdt_semaphore));
         std::fs::read(std::env::current_exe().unwrap()).unwrap()
     }
 

@@ -46,8 +46,9 @@ pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
 pub use module::{table_size, Arrival, Arrivals, Host, Module, Plan, Setup, SetupError, When};
 pub use need::Need;
 pub use options::{
-    did_you_mean, unknown, Buckets, CgroupCount, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef,
-    OptionType, OptionValue, Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds, User,
+    did_you_mean, unknown, Buckets, CgroupCount, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, Network,
+    Networks, OptionDef, OptionType, OptionValue, Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck,
+    RowCount, Seconds, User,
 };
 pub use owned_table::OwnedTable;
 pub use readings::{FineHistogram, PerKey, Sums};
@@ -60,4 +61,4 @@ pub use table::{Key, RowMut, Table};
 pub use table_spec::{HistogramTables, RowOrder, Shape, TableId, TableSpec};
 pub use text::{capitalized, escaped, into_one_word, is_control, one_word, word, wrapped, written_out, Name};
 use window::Windowed;
-pub use window::{Window, QUANTILES};
+pub use window::{Highest, Window, QUANTILES};

@@ -19,6 +19,8 @@ pub struct TableSpec {
     pub histograms: &'static [HistogramDef],
     /// Options without which the table stays empty, for `show`.
     pub options: &'static [&'static str],
+    /// Table with the metric that clients store `start` to for this one to be filled, for `show`.
+    pub started_by: Option<&'static TableSpec>,
     /// Label `metrictype` of its metrics, in the words of PCP's bpftrace agent; empty for none.
     pub metric_type: &'static str,
 }
@@ -32,6 +34,7 @@ impl TableSpec {
         metrics: &[],
         histograms: &[],
         options: &[],
+        started_by: None,
         metric_type: "",
     };
 

@@ -148,6 +148,44 @@ fn merged(one: &[(u16, u32)], other: &[(u16, u32)]) -> Vec<(u16, u32)> {
     }
 }
 
+/// The highest of what each part of a window has.
+pub struct Highest<T> {
+    /// Parts of which something is known, the oldest first.
+    parts: VecDeque<(u64, T)>,
+}
+
+impl<T> Default for Highest<T> {
+    fn default() -> Self {
+        Highest { parts: VecDeque::new() }
+    }
+}
+
+impl<T> Highest<T> {
+    /// Adds something of the latest part. `of` returns what is compared.
+    pub fn add(&mut self, part: u64, new: T, of: impl Fn(&T) -> u64) {
+        match self.parts.back_mut() {
+            Some((latest, highest)) if *latest == part => {
+                if of(highest) < of(&new) {
+                    *highest = new;
+                }
+            }
+            _ => self.parts.push_back((part, new)),
+        }
+    }
+
+    /// Drops what the window that ends with this part does not hold.
+    pub fn expire(&mut self, window: Window, part: u64) {
+        while self.parts.front().is_some_and(|&(oldest, _)| !window.holds(oldest, part)) {
+            self.parts.pop_front();
+        }
+    }
+
+    /// Iterates over the highest of each part.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.parts.iter().map(|(_, highest)| highest)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@
 
 use super::mapping::Mapping;
 use super::outcome::Finding;
+use crate::host::btf_encoding::{body, kind, word, KERNEL_TYPES};
 use crate::kit::did_you_mean;
 use libbpf_rs::libbpf_sys::{self, bpf_btf_info};
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -15,33 +16,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// File with the types of a kernel built with CONFIG_DEBUG_INFO_BTF.
-pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 /// Directory with the types of kernel modules.
 const MODULES: &str = "/sys/kernel/btf";
-
-/// Kinds of types (linux/btf.h).
-mod kind {
-    pub const INT: u32 = 1;
-    pub const PTR: u32 = 2;
-    pub const ARRAY: u32 = 3;
-    pub const STRUCT: u32 = 4;
-    pub const UNION: u32 = 5;
-    pub const ENUM: u32 = 6;
-    pub const FWD: u32 = 7;
-    pub const TYPEDEF: u32 = 8;
-    pub const VOLATILE: u32 = 9;
-    pub const CONST: u32 = 10;
-    pub const RESTRICT: u32 = 11;
-    pub const FUNC: u32 = 12;
-    pub const FUNC_PROTO: u32 = 13;
-    pub const VAR: u32 = 14;
-    pub const DATASEC: u32 = 15;
-    pub const FLOAT: u32 = 16;
-    pub const DECL_TAG: u32 = 17;
-    pub const TYPE_TAG: u32 = 18;
-    pub const ENUM64: u32 = 19;
-}
 
 /// A function of the kernel, or the function type of a tracepoint's handlers.
 #[derive(Clone, Debug)]
@@ -81,7 +57,7 @@ impl KernelTypes {
             Err(error) => (None, Some(error)),
         };
         let kernel = kernel.as_deref().and_then(|kernel| Types::read(kernel, None));
-        let place = file.unwrap_or(Path::new(KERNEL)).to_owned();
+        let place = file.unwrap_or(Path::new(KERNEL_TYPES)).to_owned();
         let file = file.map(fs::read).transpose()?;
         let file = match &file {
             Some(file) => Some(Types::read(file, None).ok_or_else(fault)?),
@@ -231,7 +207,7 @@ enum Contents {
 
 impl Contents {
     fn of_kernel() -> std::io::Result<Contents> {
-        let mut file = fs::File::open(KERNEL)?;
+        let mut file = fs::File::open(KERNEL_TYPES)?;
         if let Ok(mapping) = Mapping::of_file(&file) {
             return Ok(Contents::InPlace(mapping));
         }
@@ -487,30 +463,12 @@ fn is_root(kind: u32) -> bool {
     matches!(kind, kind::STRUCT | kind::UNION | kind::ENUM | kind::TYPEDEF | kind::ENUM64)
 }
 
-/// Returns the size in bytes of a type without the common three words; `None` for unknown kinds.
-fn body(info: u32) -> Option<usize> {
-    let count = (info & 0xffff) as usize;
-    Some(match info >> 24 & 31 {
-        kind::PTR | kind::FWD | kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT => 0,
-        kind::FUNC | kind::FLOAT | kind::TYPE_TAG => 0,
-        kind::INT | kind::VAR | kind::DECL_TAG => 4,
-        kind::ARRAY => 12,
-        kind::ENUM | kind::FUNC_PROTO => 8 * count,
-        kind::STRUCT | kind::UNION | kind::DATASEC | kind::ENUM64 => 12 * count,
-        _ => return None,
-    })
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_ne_bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn kernel(test: &str) -> Option<Vec<u8>> {
-        let bytes = fs::read(KERNEL).ok();
+        let bytes = fs::read(KERNEL_TYPES).ok();
         if bytes.is_none() {
             println!("skipped: {test}: a kernel with BTF");
         }

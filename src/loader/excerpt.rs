@@ -84,7 +84,7 @@ fn without_lines(types: &[u8]) -> Option<Vec<u8>> {
         types.get(start..start.checked_add(number(types, at + 4..at + 8)?)?)
     };
     let (functions, relocations) = (part(8)?, part(24)?);
-    let mut shorter = types.get(..length)?.to_vec();
+    let mut shorter = types.get(..length).filter(|header| header.len() >= 32)?.to_vec();
     let words = [0, functions.len(), functions.len(), 0, functions.len(), relocations.len()];
     for (i, word) in words.into_iter().enumerate() {
         shorter[8 + 4 * i..12 + 4 * i].copy_from_slice(&(word as u32).to_ne_bytes());

@@ -2,7 +2,7 @@
 //! disables its modules, and everything else is loaded. libbpf creates the maps and relocates the programs of one BPF
 //! object; each program is then loaded by itself, so that a refusal costs one call.
 
-use super::btf::{near_tracepoint, Function, KernelTypes, KERNEL};
+use super::btf::{near_tracepoint, Function, KernelTypes};
 use super::excerpt::{excerpt, section};
 use super::features;
 use super::object::Loaded;
@@ -12,6 +12,7 @@ use super::pins::Unit;
 use super::refusal::{chain, errno, listening, Refusal};
 use super::{program, template};
 use crate::bpf::{BpfObject, Constants};
+use crate::host::btf_encoding::KERNEL_TYPES;
 use crate::kit::{Hook, MapKind, Plan, Target, Tier, When, NEEDS_BTF};
 use libbpf_rs::{libbpf_sys, AsRawLibbpf, Object, ObjectBuilder, ProgramType};
 use nix::libc::ENOENT;
@@ -122,7 +123,7 @@ fn without_types(btf: Option<&Path>, fault: &str) -> String {
         Some(_) => "give --btf a file with the BTF of the running kernel",
         None => "use a kernel built with CONFIG_DEBUG_INFO_BTF, or give its BTF with --btf FILE",
     };
-    format!("{}: {fault}; {advice}", btf.unwrap_or(Path::new(KERNEL)).display())
+    format!("{}: {fault}; {advice}", btf.unwrap_or(Path::new(KERNEL_TYPES)).display())
 }
 
 struct Trial<'a> {

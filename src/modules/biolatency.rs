@@ -65,7 +65,7 @@ options! {
     /// Show reads and writes by size too, as bcc.disk.size. Takes 12 ns more per request, and 73 KB of memory more for each disk and CPU, and
     /// 19 MB for disks that come later: at most 112 MB.
     by_size: bool = false;
-    /// Show the slowest request of each disk in the window, and who submitted it, as bcc.disk.slowest. Costs 10 to 90 ns more per request.
+    /// Fill bcc.disk.slowest, too: the slowest request of each disk in the window. 10 to 90 ns more per request.
     exemplars: bool = false;
     /// Count the bios of disks without requests, such as those of device-mapper, LVM, md and zram, in bcc.disk.stacked. Each bio of such a
     /// disk costs two programs, one of another disk a short one.

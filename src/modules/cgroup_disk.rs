@@ -1,10 +1,11 @@
 //! Block I/O latency by cgroup. Kernel side: bpf/cgroup_disk.bpf.c.
 
 use super::shared::block::{starts, COMPLETE, ISSUE};
-use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
+use super::shared::cgroups::BY_PATH;
 use super::shared::groups::tell;
+use super::shared::places::{ByPlace, PlacedHistograms};
 use crate::bpf::features::PLUG_CLOCK;
-use crate::bpf::types::{self, cgd_row, cgd_side, cgroup_owner, mark};
+use crate::bpf::types::{self, cgd_row, cgd_side, mark, place_owner};
 use crate::host::{Cgroups, Controller, NoCgroups};
 use crate::kit::*;
 use crate::{histograms, maps, module_log, options};
@@ -29,7 +30,7 @@ const WRITES: &str = "Series are cgroups by path, each request with the nearest 
                       those that were removed more than a minute ago.";
 
 maps! {
-    rows OWNERS: cgroup_owner = "cgd_owners", taken id;
+    rows OWNERS: place_owner = "cgd_owners", taken id;
     rows ROWS: cgd_row = "cgd_rows", taken used, marked in "cgd_marks";
     rows MARKS: mark = "cgd_marks";
     private STARTS: u64 = "cgd_starts";
@@ -41,7 +42,7 @@ options! {
     histograms;
 }
 
-static BY_CGROUP: ByCgroup<cgd_row> = ByCgroup {
+static BY_CGROUP: ByPlace<cgd_row> = ByPlace {
     owners: OWNERS,
     rows: ROWS,
     marks: MARKS,
@@ -71,14 +72,14 @@ pub const SPEC: Spec = Spec {
 
 struct CgroupDisk {
     options: Options,
-    cgroups: CgroupHistograms<cgd_row>,
+    cgroups: PlacedHistograms<cgd_row>,
     is_v1: bool,
 }
 
 impl CgroupDisk {
     fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupDisk {
         let is_v1 = cgroups.as_ref().is_ok_and(|cgroups| cgroups.is_v1);
-        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.buckets);
+        let cgroups = PlacedHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.buckets);
         CgroupDisk { options, cgroups, is_v1 }
     }
 }

@@ -1,9 +1,10 @@
 //! TCP and UDP traffic by cgroup. Kernel side: bpf/cgroup_net.bpf.c.
 
-use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
+use super::shared::cgroups::BY_PATH;
 use super::shared::groups::tell;
+use super::shared::places::{ByPlace, PlacedHistograms};
 use super::shared::tcp::{SOCKETS, TRAFFIC};
-use crate::bpf::types::{self, cgn_row, cgroup_owner, mark, sock_read};
+use crate::bpf::types::{self, cgn_row, mark, place_owner, sock_read};
 use crate::host::{Cgroups, Controller, NoCgroups};
 use crate::kit::*;
 use crate::{maps, metrics, options};
@@ -21,7 +22,7 @@ metrics! {
 }
 
 maps! {
-    rows OWNERS: cgroup_owner = "cgn_owners", taken id;
+    rows OWNERS: place_owner = "cgn_owners", taken id;
     rows ROWS: cgn_row = "cgn_rows", taken used, marked in "cgn_marks";
     rows MARKS: mark = "cgn_marks";
     private READS: sock_read = "cgroup_net_sock";
@@ -36,7 +37,7 @@ options! {
 const CALLS: [crate::bpf::Field<cgn_row, u64>; 4] =
     [cgn_row::calls.nth(0), cgn_row::calls.nth(1), cgn_row::calls.nth(2), cgn_row::calls.nth(3)];
 
-static BY_CGROUP: ByCgroup<cgn_row> = ByCgroup {
+static BY_CGROUP: ByPlace<cgn_row> = ByPlace {
     owners: OWNERS,
     rows: ROWS,
     marks: MARKS,
@@ -73,12 +74,12 @@ pub const SPEC: Spec = Spec {
 
 struct CgroupNet {
     options: Options,
-    cgroups: CgroupHistograms<cgn_row>,
+    cgroups: PlacedHistograms<cgn_row>,
 }
 
 impl CgroupNet {
     fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupNet {
-        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, Seconds(60).window(), Buckets::default());
+        let cgroups = PlacedHistograms::new(&BY_CGROUP, cgroups, Seconds(60).window(), Buckets::default());
         CgroupNet { options, cgroups }
     }
 }

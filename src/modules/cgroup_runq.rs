@@ -1,9 +1,10 @@
 //! Run queue latency by cgroup. Kernel side: bpf/cgroup_runq.bpf.c, with the times of bpf/runqlat.bpf.c.
 
 use super::runqlat::{kernel_keeps_times, plan_times, RUNQ_MAPS, SWITCH, WAKEUP, WAKEUP_NEW};
-use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
+use super::shared::cgroups::BY_PATH;
 use super::shared::groups::tell;
-use crate::bpf::types::{self, cgq_row, cgroup_owner, mark};
+use super::shared::places::{ByPlace, PlacedHistograms};
+use crate::bpf::types::{self, cgq_row, mark, place_owner};
 use crate::host::{Cgroups, Controller, NoCgroups};
 use crate::kit::*;
 use crate::{histograms, maps, options};
@@ -20,7 +21,7 @@ const NOTE: &str =
                     \"max_cgroups\"), and of those that were removed more than a minute ago.";
 
 maps! {
-    rows OWNERS: cgroup_owner = "cgq_owners", taken id;
+    rows OWNERS: place_owner = "cgq_owners", taken id;
     rows ROWS: cgq_row = "cgq_rows", taken used, marked in "cgq_marks";
     rows MARKS: mark = "cgq_marks";
 }
@@ -31,8 +32,8 @@ options! {
     histograms;
 }
 
-static BY_CGROUP: ByCgroup<cgq_row> =
-    ByCgroup { owners: OWNERS, rows: ROWS, marks: MARKS, histograms: &[cgq_row::waits], counters: &[], name: NAME };
+static BY_CGROUP: ByPlace<cgq_row> =
+    ByPlace { owners: OWNERS, rows: ROWS, marks: MARKS, histograms: &[cgq_row::waits], counters: &[], name: NAME };
 
 /// The declaration of the module.
 pub const SPEC: Spec = Spec {
@@ -50,12 +51,12 @@ pub const SPEC: Spec = Spec {
 
 struct CgroupRunq {
     options: Options,
-    cgroups: CgroupHistograms<cgq_row>,
+    cgroups: PlacedHistograms<cgq_row>,
 }
 
 impl CgroupRunq {
     fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupRunq {
-        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.buckets);
+        let cgroups = PlacedHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.buckets);
         CgroupRunq { options, cgroups }
     }
 }

@@ -54,7 +54,7 @@ options! {
     command: Pattern = Pattern::default();
     /// Only execs whose path and arguments match.
     args: Pattern = Pattern::default();
-    /// Arguments to show, the path being the first; `...` stands for the others. With `show_arguments = False` in `[pmda]`, the path only.
+    /// Arguments to show, the path first; `...` are others. With `show_arguments = False` in `[pmda]`, the path only.
     max_args: Count = Count(20);
     /// Rows to show.
     process_count: RowCount = RowCount(20);

@@ -1,9 +1,10 @@
 //! Processes that end: rows of the latest, and counts by outcome, signal and cgroup. Kernel side: bpf/exitsnoop.bpf.c.
 
 use super::shared::by_process::EXIT;
-use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
+use super::shared::cgroups::{counters_by_cgroup, BY_PATH};
 use super::shared::latest::{Columns, Latest};
-use crate::bpf::types::{self, cgroup_owner, exit_counted, exit_event, exit_group, exit_row, exit_signal, mark};
+use super::shared::places::{ByPlace, PlacedHistograms};
+use crate::bpf::types::{self, exit_counted, exit_event, exit_group, exit_row, exit_signal, mark, place_owner};
 use crate::host::until_nul;
 use crate::kit::*;
 use crate::{latest, metrics, options, tracepoint};
@@ -130,7 +131,7 @@ mod cgroups {
         NAME: str = 4 "cgroup.exits.name" DISCRETE NONE "path of the cgroup, for the variables of a dashboard";
     }
 
-    pub static BY_CGROUP: ByCgroup<exit_group> = ByCgroup {
+    pub static BY_CGROUP: ByPlace<exit_group> = ByPlace {
         owners: OWNERS,
         rows: GROUPS,
         marks: MARKS,
@@ -157,7 +158,7 @@ mod cgroups {
 latest! {
     "exit", exit_event, rows::COLUMNS;
     rows COUNTS: exit_row = "exit_rows";
-    rows OWNERS: cgroup_owner = "exit_owners", taken id;
+    rows OWNERS: place_owner = "exit_owners", taken id;
     rows GROUPS: exit_group = "exit_groups", taken used, marked in "exit_marks";
     rows MARKS: mark = "exit_marks";
     private SENT: exit_signal = "exit_signals";
@@ -220,13 +221,13 @@ impl Status {
 struct Exitsnoop {
     options: Options,
     latest: Latest<exit_event>,
-    cgroups: Option<CgroupHistograms<exit_group>>,
+    cgroups: Option<PlacedHistograms<exit_group>>,
 }
 
 impl Exitsnoop {
     fn new(options: Options) -> Exitsnoop {
         let latest = Latest::of_records(&LATEST, options.process_count, options.buffer_page_count);
-        let cgroups = options.by_cgroup.then(|| CgroupHistograms::of_counters(&cgroups::BY_CGROUP));
+        let cgroups = options.by_cgroup.then(|| counters_by_cgroup(&cgroups::BY_CGROUP));
         Exitsnoop { options, latest, cgroups }
     }
 
@@ -266,7 +267,7 @@ impl Module for Exitsnoop {
             })
             .at_once(&signals::TABLE, signals::fill)
             .when(by_cgroup, |running| {
-                CgroupHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups)
+                PlacedHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups)
             })
             .tick(|module, kernel| {
                 module.latest.take(kernel);

@@ -2,7 +2,7 @@
 
 crate::file_system! {
     module: "ext4dist",
-    cluster: 5,
+    log2: LATENCY 5,
     by_operation: 334,
     by_bucket: 342,
     in_seconds: 438,

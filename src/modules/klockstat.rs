@@ -1,7 +1,7 @@
 //! Kernel mutexes by caller: the times for which they are waited for and held. Kernel side: bpf/klockstat.bpf.c, with a row for each
 //! chain of callers; here chains get names, and those with the same name are added up.
 
-use crate::bpf::types::{self, kl_code, kl_row, kl_stat, kl_thread, kl_times};
+use crate::bpf::types::{self, kl_code, kl_row, kl_stat, kl_thread, span_times};
 use crate::host::{forget_unused_symbols, kernel_functions, symbols, CodeOf, Symbol};
 use crate::kit::*;
 use crate::{maps, metrics, options};
@@ -30,7 +30,7 @@ options! {
     process;
     /// Only callers whose names begin with this text.
     caller_filter: String = String::new();
-    /// Callers in the name of an instance, the innermost first. More than one costs another 2.1 us per lock.
+    /// Callers in a name, the innermost first. More than one costs another 2.1 us per lock.
     stack_depth: Depth = Depth(1);
     /// Different chains of callers to keep, rounded up to a power of two.
     stack_storage_size: Chains = Chains(16384);
@@ -157,10 +157,10 @@ struct Times {
 
 impl Times {
     /// Adds the times of a row.
-    fn add(&mut self, times: Row<'_, kl_times>) {
-        self.count += times.get(kl_times::count);
-        self.ns += times.get(kl_times::ns);
-        self.max = times.words(kl_times::max).fold(self.max, u64::max);
+    fn add(&mut self, times: Row<'_, span_times>) {
+        self.count += times.get(span_times::count);
+        self.ns += times.get(span_times::ns);
+        self.max = times.words(span_times::max).fold(self.max, u64::max);
     }
 
     fn average(self) -> u64 {
@@ -297,9 +297,9 @@ mod tests {
         fake.set(ROWS, place, kl_row::key, 1);
         for (at, times) in [(kl_row::spin, spin), (kl_row::hold, hold)] {
             let part = fake.row(ROWS, place).part(at);
-            part.set(kl_times::count, times.count);
-            part.set(kl_times::ns, times.ns);
-            part.set(kl_times::max.nth(place % 4), times.max);
+            part.set(span_times::count, times.count);
+            part.set(span_times::ns, times.ns);
+            part.set(span_times::max.nth(place % 4), times.max);
         }
         module.names.insert(place, Some(name.into()));
     }

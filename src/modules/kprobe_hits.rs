@@ -24,7 +24,7 @@ options! {
     process;
     /// Required. Kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone.
     kprobes: ProbeList = ProbeList::default(), for example "kprobe:vfs_open";
-    /// Only calls that return this error. The sign does not matter.
+    /// Only calls with this error. The sign does not matter.
     errno: Errno = Errno::default();
     /// A call has failed if its return value, signed and in the width of its type, compares so.
     ret_chk: ReturnCheck = ReturnCheck::default();

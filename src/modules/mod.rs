@@ -5,6 +5,7 @@ use crate::kit::Spec;
 pub mod biolatency;
 mod bioperpid;
 mod biotop;
+mod btrfsdist;
 mod cachestat;
 mod cgroup_disk;
 mod cgroup_net;
@@ -13,10 +14,13 @@ mod execsnoop;
 mod exectop;
 mod exitsnoop;
 mod ext4dist;
+mod fsslower;
 mod klockstat;
 mod kprobe_hits;
 mod llcstat;
+mod logins;
 mod netproc;
+mod nfsdist;
 mod offcpu;
 mod oncpu;
 mod oomkill;
@@ -41,7 +45,7 @@ mod vfsstat;
 mod xfsdist;
 mod zfsdist;
 
-pub use shared::cgroups;
+pub use shared::{cgroups, places};
 pub use syscount::system_calls;
 
 /// All modules.
@@ -79,10 +83,14 @@ pub const MODULES: &[&Spec] = &[
     &cgroup_disk::SPEC,
     &cgroup_runq::SPEC,
     &llcstat::SPEC,
+    &logins::SPEC,
     &cgroup_net::SPEC,
     &vfsstat::SPEC,
     &oncpu::SPEC,
     &offcpu::SPEC,
+    &btrfsdist::SPEC,
+    &nfsdist::SPEC,
+    &fsslower::SPEC,
 ];
 
 /// Returns the module that `module = PATH` or `[NAME]` names.

@@ -2,13 +2,24 @@
 
 use super::runqlat::{kernel_keeps_times, plan_times, RUNQ_MAPS, SWITCH, WAKEUP, WAKEUP_NEW};
 use super::shared::by_process::{ByProcess, EXEC, EXIT};
-use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
+use super::shared::cgroups::{counters_by_cgroup, BY_PATH};
 use super::shared::groups::tell;
+use super::shared::places::{ByPlace, PlacedHistograms};
 use super::system_calls;
-use crate::bpf::types::{self, cgroup_owner, mark, ofc_counts, ofc_group, ofc_row, set_numbers};
+use crate::bpf::types::{
+    self, mark, ofc_counts, ofc_group, ofc_longest, ofc_pair, ofc_row, ofc_stat, place_owner, set_numbers, stack_row,
+};
 use crate::bpf::Field;
 use crate::kit::*;
-use crate::{by_process, metrics, options};
+use crate::pcp::PmErr;
+use crate::{by_process, metrics, options, tracepoint};
+use longest::Longest;
+use pairs::{locks, wakers, Pairs};
+use stacks::WaitStacks;
+
+mod longest;
+mod pairs;
+mod stacks;
 
 /// Number of reasons (`enum ofc_reason`).
 const REASONS: usize = 15;
@@ -148,8 +159,8 @@ mod cgroups {
         all
     };
 
-    pub static BY_CGROUP: ByCgroup<ofc_group> =
-        ByCgroup { owners: OWNERS, rows: GROUPS, marks: GROUP_MARKS, histograms: &[], counters: &COUNTERS, name: NAME };
+    pub static BY_CGROUP: ByPlace<ofc_group> =
+        ByPlace { owners: OWNERS, rows: GROUPS, marks: GROUP_MARKS, histograms: &[], counters: &COUNTERS, name: NAME };
 
     pub static TABLE: TableSpec = TableSpec {
         summary: "each cgroup",
@@ -164,9 +175,18 @@ mod cgroups {
 by_process! {
     "offcpu", ofc_counts;
     rows ROWS: ofc_row = "ofc_rows";
-    rows OWNERS: cgroup_owner = "ofc_owners", taken id;
+    rows OWNERS: place_owner = "ofc_owners", taken id;
     rows GROUPS: ofc_group = "ofc_groups", taken used, marked in "ofc_marks";
     rows GROUP_MARKS: mark = "ofc_marks";
+    rows STATS: ofc_stat = "ofc_stats";
+    rows LONGEST: ofc_longest = "ofc_longest";
+    rows STACKS: stack_row = "ofc_stacks", taken claims, lost ofc_stat.stackless in "ofc_stats";
+    rows WAKERS: ofc_pair = "ofc_wakers", taken claims, lost ofc_stat.wakerless in "ofc_stats";
+    rows LOCKS: ofc_pair = "ofc_locks", taken claims, lost ofc_stat.lockless in "ofc_stats";
+    private WAKINGS: set_numbers = "ofc_wakings";
+    private FUTEXES: set_numbers = "ofc_futexes";
+    private SCRATCH: stack_row = "ofc_scratch";
+    private PLACES: set_numbers = "ofc_places";
     private DEPARTURES: set_numbers = "ofc_departures";
 }
 
@@ -176,6 +196,16 @@ options! {
     by_cgroup: bool = false;
     /// Cgroups with counters of their own; the number is rounded up to a power of two. Other cgroups are the series `other`.
     max_cgroups: CgroupCount = CgroupCount(1024);
+    /// Fill bcc.sched.offcpu.slowest, too: the longest wait for each reason in the window. 20 ns more per context switch.
+    exemplars: bool = false;
+    /// Fill bcc.sched.waits, too: waits by the process that ended them. A wake-up costs 100 ns more.
+    wakers: bool = false;
+    /// Fill bcc.proc.locks, too: waits for locks that are futexes.
+    locks: bool = false;
+    /// Fill bcc.proc.waits.stacks, too, while bcc.proc.waits.profile is started; meanwhile a wait costs 2 us more.
+    stacks: bool = false;
+    /// Different stacks to keep, 2 KB each, rounded up to a power of two.
+    stack_storage_size: Count = Count(4096);
     histograms;
 }
 
@@ -202,17 +232,30 @@ const SOCKETS: &str = "accept accept4 connect recvfrom recvmsg recvmmsg sendto s
     getsockopt setsockopt getsockname getpeername socket socketpair";
 const OTHER: u8 = 14;
 
+static WAKING: Hook = tracepoint!("sched_waking");
+
 /// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "offcpu",
     summary: "time of tasks off a CPU by reason: disk, lock, socket, timer, run queue and others",
     overhead: Overhead::medium("150 ns per context switch"),
-    tables: &[&waits::TABLE, &waits::BY_BUCKET, &processes::TABLE, &cgroups::TABLE, &waits::IN_SECONDS],
+    tables: &[
+        &waits::TABLE,
+        &waits::BY_BUCKET,
+        &processes::TABLE,
+        &cgroups::TABLE,
+        &waits::IN_SECONDS,
+        &longest::TABLE,
+        &locks::TABLE,
+        &wakers::TABLE,
+        stacks::STATUS,
+        &stacks::TABLE,
+    ],
     options: OPTIONS,
-    hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW, &EXIT, &EXEC],
+    hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW, &WAKING, &EXIT, &EXEC],
     maps: &joined::<{ MAPS.len() + RUNQ_MAPS.len() }>(&[MAPS, RUNQ_MAPS]),
-    needs_to_run: &[Need::Processes],
-    make: |setup| Ok(Box::new(Offcpu::new(Options::read(setup.section)?))),
+    needs_to_run: &[Need::Processes, Need::KernelSymbols, Need::FilesOfProcesses],
+    make: |setup| Ok(Box::new(Offcpu::new(Options::read(setup.section)?, setup.section.name()))),
     ..Spec::NEW
 };
 
@@ -220,15 +263,22 @@ struct Offcpu {
     options: Options,
     waits: NamedHistograms,
     processes: ByProcess<ofc_counts, { 2 * REASONS }>,
-    cgroups: Option<CgroupHistograms<ofc_group>>,
+    cgroups: Option<PlacedHistograms<ofc_group>>,
+    longest: Option<Longest>,
+    wakers: Option<Pairs>,
+    locks: Option<Pairs>,
+    stacks: Option<WaitStacks>,
 }
 
 impl Offcpu {
-    fn new(options: Options) -> Offcpu {
+    fn new(options: Options, section: &str) -> Offcpu {
         let waits = NamedHistograms::of_one(&waits::SERIES_OF_ONE, options.window.window(), options.buckets);
         let processes = ByProcess::new(&PROCESSES, false);
-        let cgroups = options.by_cgroup.then(|| CgroupHistograms::of_counters(&cgroups::BY_CGROUP));
-        Offcpu { options, waits, processes, cgroups }
+        let cgroups = options.by_cgroup.then(|| counters_by_cgroup(&cgroups::BY_CGROUP));
+        let stacks = options.stacks.then(|| WaitStacks::new(section));
+        let (wakers, locks) = (options.wakers.then(Pairs::of_wakers), options.locks.then(Pairs::of_locks));
+        let longest = options.exemplars.then(|| Longest::new(options.window.window()));
+        Offcpu { options, waits, processes, cgroups, longest, wakers, locks, stacks }
     }
 }
 
@@ -242,30 +292,66 @@ impl Module for Offcpu {
             constants.ofc_shared = size.shift > 0;
             tell(size.shift, "a cgroup", "20 ns more per context switch");
         }
+        constants.ofc_departure_mask = plan_set_table(plan, DEPARTURES.name, by_thread(host));
+        let sets = constants.ofc_departure_mask as usize + 1;
+        plan.entries(STATS.def.name, 1);
+        if self.longest.is_some() {
+            constants.ofc_exemplars = true;
+            plan.entries(LONGEST.def.name, host.cpus * longest::ROWS_OF_CPU);
+        }
+        for pairs in self.wakers.iter().chain(&self.locks) {
+            pairs.plan(sets, host, plan, constants);
+        }
+        if self.wakers.is_some() {
+            Pairs::plan_wake_ups(plan, constants);
+        }
+        if self.stacks.is_some() {
+            WaitStacks::plan(self.options.stack_storage_size.0, sets, host, plan, constants);
+        }
         self.processes.plan_maps(host, plan, constants);
         plan.attach(&EXIT);
         plan.attach(&EXEC);
         constants.ofc_filter = plan.only(&self.options.process);
         constants.ofc_calls = reasons_of_calls();
-        constants.ofc_departure_mask = plan_set_table(plan, DEPARTURES.name, by_thread(host));
         plan_times(kernel_keeps_times(), host, plan, constants);
         plan.entries(ROWS.def.name, host.cpus);
         plan.leave_to(&["runqlat", "cgroup_runq"]);
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        let Options { prometheus, by_cgroup, .. } = self.options;
+        let Options { prometheus, by_cgroup, exemplars, wakers, locks, stacks, .. } = self.options;
         let running = NamedHistograms::add_tables(Running::of(*self), &[&waits::SERIES_OF_ONE], prometheus, |module| {
             Some(&mut module.waits)
         });
         ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes)
             .when(by_cgroup, |running| {
-                CgroupHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups)
+                PlacedHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups)
+            })
+            .when(exemplars, |running| {
+                running.table(&longest::TABLE, |module, _, table| {
+                    module.longest.iter().for_each(|longest| longest.fill(table));
+                })
+            })
+            .when(wakers, |running| running.at_once(&wakers::TABLE, wakers::fill))
+            .when(locks, |running| running.at_once(&locks::TABLE, locks::fill))
+            .when(stacks, |running| {
+                running
+                    .table(stacks::STATUS, |module, _, table| {
+                        module.stacks.iter_mut().for_each(|stacks| stacks.fill_status(table));
+                    })
+                    .table(&stacks::TABLE, |module, kernel, table| {
+                        module.stacks.iter_mut().for_each(|stacks| stacks.fill(kernel, table));
+                    })
+                    .store(Self::store)
             })
             .tick(|module, kernel| {
                 module.waits.tick(kernel);
                 module.processes.tick(kernel);
                 module.cgroups.iter_mut().for_each(|cgroups| cgroups.tick(kernel));
+                let part = module.waits.part();
+                module.longest.iter_mut().for_each(|longest| longest.tick(kernel, part));
+                module.wakers.iter_mut().chain(&mut module.locks).for_each(|pairs| pairs.tick(kernel));
+                module.stacks.iter_mut().for_each(|stacks| stacks.tick(kernel));
             })
             .losses(Self::losses)
             .started()
@@ -273,12 +359,37 @@ impl Module for Offcpu {
 }
 
 impl Offcpu {
+    fn store(&mut self, kernel: &dyn Kernel, metric: &MetricDef, value: &[u8]) -> Result<(), PmErr> {
+        match &mut self.stacks {
+            Some(stacks) if metric.name == stacks::STATUS.metrics[0].name => stacks.store(kernel, value),
+            _ => Err(PmErr::PERMISSION),
+        }
+    }
+
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each(
             "displaced: waits whose time is not known because too many threads slept",
             kernel.rows(ROWS).sum(ofc_row::displaced),
         );
+        each(
+            "unseen: waits that count for the run queue only, since their beginning was not seen",
+            kernel.rows(ROWS).sum(ofc_row::unseen),
+        );
         PROCESSES.losses(kernel, each);
+        for (loss, count) in [
+            (
+                "stacks-full: waits that count for no stack, since there were too many different ones; stack_storage_size should be increased",
+                ofc_stat::stackless,
+            ),
+            ("wakers-full: waits that count for no waker, since too many processes woke others", ofc_stat::wakerless),
+            ("locks-full: waits that count for no lock, since processes waited for too many", ofc_stat::lockless),
+            (
+                "threads-full: waits that count for no stack, waker or lock, since too many threads slept",
+                ofc_stat::displaced,
+            ),
+        ] {
+            each(loss, kernel.rows(STATS).sum(count));
+        }
         if let Some(cgroups) = &self.cgroups {
             let lost = cgroups.counted_without_place(kernel, &[ofc_group::cells.nth(1)]);
             each("table-full: arrivals of cgroups without a row in the table, counted for other", lost);
@@ -317,7 +428,7 @@ mod tests {
                 times.set(fine_hist::buckets.nth(Fine::bucket(3000)), 1 + reason as u64);
             }
         }
-        let table = fake.filled(&waits::TABLE, &Box::new(Offcpu::new(Options::default())).start(&fake));
+        let table = fake.filled(&waits::TABLE, &Box::new(Offcpu::new(Options::default(), "offcpu")).start(&fake));
         let columns = waits::TABLE.metrics.iter().enumerate();
         let counts = columns.filter(|(_, metric)| metric.name.ends_with(".count"));
         let counts: Vec<_> = counts.map(|(column, _)| table.number(0, column).unwrap()).collect();
@@ -332,7 +443,7 @@ mod tests {
             fake.set(GROUPS, 0, ofc_group::cells.nth(2 * reason + 1), 1 + reason as u64);
         }
         let options = Options { by_cgroup: true, ..Options::default() };
-        let table = fake.filled(&cgroups::TABLE, &Box::new(Offcpu::new(options)).start(&fake));
+        let table = fake.filled(&cgroups::TABLE, &Box::new(Offcpu::new(options, "offcpu")).start(&fake));
         let value = |name: &str| {
             let column = cgroups::TABLE.metrics.iter().position(|metric| metric.name == name).unwrap();
             table.number(0, column)

@@ -1,9 +1,10 @@
 //! Turns of tasks on a CPU: times, how they end, moves between CPUs. Kernel side: bpf/oncpu.bpf.c.
 
 use super::runqlat::{plan_switches, RUNQ_MAPS, SWITCH};
-use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
+use super::shared::cgroups::{counters_by_cgroup, BY_PATH};
 use super::shared::groups::tell;
-use crate::bpf::types::{self, cgroup_owner, mark, onc_group, onc_row};
+use super::shared::places::{ByPlace, PlacedHistograms};
+use crate::bpf::types::{self, mark, onc_group, onc_row, place_owner};
 use crate::kit::*;
 use crate::{maps, options, tracepoint};
 
@@ -45,7 +46,7 @@ mod cgroups {
         NAME: str = 6 "cgroup.oncpu.name" DISCRETE NONE "path of the cgroup, for the variables of a dashboard";
     }
 
-    pub static BY_CGROUP: ByCgroup<onc_group> = ByCgroup {
+    pub static BY_CGROUP: ByPlace<onc_group> = ByPlace {
         owners: OWNERS,
         rows: GROUPS,
         marks: MARKS,
@@ -73,7 +74,7 @@ mod cgroups {
 
 maps! {
     rows ROWS: onc_row = "onc_rows";
-    rows OWNERS: cgroup_owner = "onc_owners", taken id;
+    rows OWNERS: place_owner = "onc_owners", taken id;
     rows GROUPS: onc_group = "onc_groups", taken used, marked in "onc_marks";
     rows MARKS: mark = "onc_marks";
 }
@@ -105,13 +106,13 @@ pub const SPEC: Spec = Spec {
 struct Oncpu {
     options: Options,
     turns: NamedHistograms,
-    cgroups: Option<CgroupHistograms<onc_group>>,
+    cgroups: Option<PlacedHistograms<onc_group>>,
 }
 
 impl Oncpu {
     fn new(options: Options) -> Oncpu {
         let turns = NamedHistograms::of_one(&turns::SERIES_OF_ONE, options.window.window(), options.buckets);
-        let cgroups = options.by_cgroup.then(|| CgroupHistograms::of_counters(&cgroups::BY_CGROUP));
+        let cgroups = options.by_cgroup.then(|| counters_by_cgroup(&cgroups::BY_CGROUP));
         Oncpu { options, turns, cgroups }
     }
 
@@ -147,7 +148,7 @@ impl Module for Oncpu {
         NamedHistograms::add_tables(Running::of(*self), &[&turns::SERIES_OF_ONE], prometheus, |module| {
             Some(&mut module.turns)
         })
-        .when(by_cgroup, |running| CgroupHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups))
+        .when(by_cgroup, |running| PlacedHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups))
         .tick(|module, kernel| {
             module.turns.tick(kernel);
             module.cgroups.iter_mut().for_each(|cgroups| cgroups.tick(kernel));

@@ -1,8 +1,9 @@
 //! Processes that the kernel kills for want of memory: rows of the latest, and counts by cgroup. Kernel side: bpf/oomkill.bpf.c.
 
-use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
+use super::shared::cgroups::{counters_by_cgroup, BY_PATH};
 use super::shared::latest::{Columns, Latest};
-use crate::bpf::types::{self, cgroup_owner, mark, oom_domain, oom_event, oom_group, oom_row};
+use super::shared::places::{ByPlace, PlacedHistograms};
+use crate::bpf::types::{self, mark, oom_domain, oom_event, oom_group, oom_row, place_owner};
 use crate::host::{page_size, until_nul};
 use crate::kit::*;
 use crate::{function_entry, latest, metrics, options, tracepoint};
@@ -65,7 +66,7 @@ mod cgroups {
         NAME: str = 1 "cgroup.oom.name" DISCRETE NONE "path of the cgroup, for the variables of a dashboard";
     }
 
-    pub static BY_CGROUP: ByCgroup<oom_group> = ByCgroup {
+    pub static BY_CGROUP: ByPlace<oom_group> = ByPlace {
         owners: OWNERS,
         rows: GROUPS,
         marks: MARKS,
@@ -81,7 +82,7 @@ mod cgroups {
 latest! {
     "oom", oom_event, rows::COLUMNS;
     rows COUNTS: oom_row = "oom_rows";
-    rows OWNERS: cgroup_owner = "oom_owners", taken id;
+    rows OWNERS: place_owner = "oom_owners", taken id;
     rows GROUPS: oom_group = "oom_groups", taken used, marked in "oom_marks";
     rows MARKS: mark = "oom_marks";
     private DOMAIN: oom_domain = "oom_domain";
@@ -116,14 +117,14 @@ pub const SPEC: Spec = Spec {
 
 struct Oomkill {
     latest: Latest<oom_event>,
-    cgroups: CgroupHistograms<oom_group>,
+    cgroups: PlacedHistograms<oom_group>,
 }
 
 impl Oomkill {
     fn new(options: &Options) -> Oomkill {
         Oomkill {
             latest: Latest::of_records(&LATEST, options.process_count, RING),
-            cgroups: CgroupHistograms::of_counters(&cgroups::BY_CGROUP),
+            cgroups: counters_by_cgroup(&cgroups::BY_CGROUP),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Stack sampling on demand: `pmstore bcc.proc.profile start`, later `stop`, then the value is a tree of stacks. Kernel side:
 //! bpf/profile.bpf.c; samples are collected by stacks.rs.
 
-use super::shared::stacks::{self, Stacks};
+use super::shared::stacks::{Order, Run, Stacks};
 use crate::bpf::{record, types, types::prof_sample, types::prof_stat};
 use crate::host::{forget_symbols, in_namespace, unnamed, Watch};
 use crate::kit::*;
@@ -41,6 +41,27 @@ static SAMPLE: Hook = Hook {
     needs: "perf events (CONFIG_PERF_EVENTS) and the right to open them: root or CAP_PERFMON",
 };
 
+mod by_stack {
+    use super::*;
+
+    metrics! {
+        SAMPLES: u64 = 0 "proc.stacks" COUNTER COUNT "stack sampling: samples by stack, as flame graphs take them";
+    }
+
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "each stack",
+        cluster: 310,
+        shape: Shape::Numbered,
+        metrics: METRICS,
+        started_by: Some(&super::TABLE),
+        ..TableSpec::NEW
+    };
+
+    pub fn fill(stacks: &Stacks, table: &mut Table) {
+        stacks.fill(table, SAMPLES);
+    }
+}
+
 static TABLE: TableSpec = TableSpec { cluster: 14, shape: Shape::Single, metrics: METRICS, ..TableSpec::NEW };
 
 /// The declaration of the module.
@@ -49,7 +70,7 @@ pub const SPEC: Spec = Spec {
     summary: "stack sampling on demand",
     overhead: Overhead::low("6 us per sample, between start and stop only"),
     needs: "CONFIG_PERF_EVENTS",
-    tables: &[&TABLE, &stacks::STACKS],
+    tables: &[&TABLE, &by_stack::TABLE],
     options: OPTIONS,
     hooks: &[&SAMPLE],
     maps: MAPS,
@@ -59,11 +80,10 @@ pub const SPEC: Spec = Spec {
         Ok(Box::new(Profile {
             name: setup.section.name().into(),
             options,
-            status: Status::Stopped,
+            run: Run::new(setup.section.name()),
             stacks: Stacks::default(),
             data: None,
             unkept: 0,
-            refusals: EveryMinute::default(),
         }))
     },
     ..Spec::NEW
@@ -72,24 +92,15 @@ pub const SPEC: Spec = Spec {
 /// Bytes of the ring for each CPU, of at most 16: four seconds of its samples.
 const RING: usize = 512 << 10;
 
-/// States that the Python agent reported; those in between last no longer than a request here.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Status {
-    Stopped,
-    Started,
-}
-
 struct Profile {
     name: String,
     options: Options,
-    status: Status,
+    run: Run,
     stacks: Stacks,
     /// The tree of the last run as JSON.
     data: Option<String>,
     /// Number of samples, in all runs, that were not kept since there were too many stacks.
     unkept: u64,
-    /// Limits log lines about refused stores, which any client may try.
-    refusals: EveryMinute,
 }
 
 /// Reason why a run does not start.
@@ -115,7 +126,7 @@ impl Profile {
         kernel.sample(&SAMPLE, Sampling { rate, by_frequency, cpu: self.options.cpu.0 })?;
         forget_symbols();
         self.stacks.begin();
-        (self.status, self.data) = (Status::Started, None);
+        self.data = None;
         Ok(())
     }
 
@@ -134,7 +145,6 @@ impl Profile {
     fn end(&mut self, kernel: &dyn Kernel) {
         kernel.detach(&SAMPLE);
         self.drain(kernel);
-        self.status = Status::Stopped;
         self.data = Some(self.stacks.take_tree());
         forget_symbols();
     }
@@ -169,7 +179,7 @@ impl Module for Profile {
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         Running::of(*self)
             .table(&TABLE, Self::fill)
-            .table(&stacks::STACKS, Self::fill_stacks)
+            .table(&by_stack::TABLE, Self::fill_stacks)
             .woken(Self::drain)
             .store(Self::store)
             .losses(Self::losses)
@@ -179,43 +189,27 @@ impl Module for Profile {
 
 impl Profile {
     fn fill_stacks(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        if self.status == Status::Started {
+        if self.run.is_on() {
             self.drain(kernel);
         }
-        self.stacks.fill(table);
+        by_stack::fill(&self.stacks, table);
     }
 
     fn fill(&mut self, _kernel: &dyn Kernel, table: &mut Table) {
-        let status = match self.status {
-            Status::Stopped => "stopped",
-            Status::Started => "started",
-        };
-        let data = self.data.as_deref().unwrap_or("null");
+        let (status, data) = (self.run.state(), self.data.as_deref().unwrap_or("null"));
         table.single().text(PROFILE, format!("{{\"status\": \"{status}\", \"data\": {data}}}").as_bytes());
     }
 
-    /// Starts and stops a run. As in the Python agent, a start during a run and a stop without one are logged and otherwise ignored.
     fn store(&mut self, kernel: &dyn Kernel, _metric: &MetricDef, value: &[u8]) -> Result<(), PmErr> {
-        let refusal = match (value, self.status) {
-            (b"start", Status::Stopped) => match self.begin(kernel) {
-                Ok(()) => return Ok(()),
-                Err(error) => format!("not started: {error}"),
-            },
-            (b"stop", Status::Started) => {
-                self.end(kernel);
-                return Ok(());
+        match self.run.order(value)? {
+            Some(Order::Start) => {
+                if let Err(error) = self.begin(kernel) {
+                    self.run.failed(error);
+                }
             }
-            (b"clear", Status::Stopped) => {
-                (self.stacks, self.data) = (Stacks::default(), None);
-                return Ok(());
-            }
-            (b"start", _) => "already started".into(),
-            (b"clear", _) => "not cleared: sampling is running, stop it first".into(),
-            (b"stop", _) => "not started".into(),
-            _ => return Err(PmErr::BADSTORE),
-        };
-        if let Some(more) = self.refusals.due() {
-            log::error!("{}: {refusal}{more}", self.name);
+            Some(Order::Stop) => self.end(kernel),
+            Some(Order::Clear) => (self.stacks, self.data) = (Stacks::default(), None),
+            None => {}
         }
         Ok(())
     }
@@ -235,7 +229,7 @@ impl Profile {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::stacks::tests::sample;
+    use super::super::shared::stacks::tests::{named, sample};
     use super::*;
     use crate::bpf::record_bytes;
     use crate::pcp::Atom;
@@ -244,11 +238,10 @@ mod tests {
         let module = Profile {
             name: "profile".into(),
             options: Options::default(),
-            status: Status::Stopped,
+            run: Run::new("profile"),
             stacks: Stacks::default(),
             data: None,
             unkept: 0,
-            refusals: EveryMinute::default(),
         };
         Box::new(module).start(&Fake::new())
     }
@@ -262,7 +255,7 @@ mod tests {
     }
 
     fn stacks(module: &Running, fake: &Fake) -> Vec<(String, u64)> {
-        stacks::tests::named(&fake.filled(&stacks::STACKS, module))
+        named(&fake.filled(&by_stack::TABLE, module))
     }
 
     #[test]

@@ -27,7 +27,7 @@ maps! {
 
 options! {
     process;
-    /// Only calls that return this error.
+    /// Only calls with this error.
     errno: Errno = Errno::default();
     /// Only calls that return an error.
     failed: bool = false;

@@ -1,10 +1,15 @@
-//! TCP connections that processes open: rows of the latest, how long the answer took, and counts by outcome and by process. Kernel side:
-//! bpf/tcpconnect.bpf.c.
+//! TCP connections that processes open: rows of the latest, how long the answer took, and counts by outcome, process and network; and how
+//! long those that others open wait for accept. Kernel side: bpf/tcpconnect.bpf.c.
 
 use super::shared::by_process::{ByProcess, EXEC, EXIT};
+use super::shared::groups::tell;
 use super::shared::latest::{Columns, Latest};
-use super::shared::tcp::{address, note_ports, STATE};
-use crate::bpf::types::{self, conn_counts, conn_event, conn_row, conn_starts};
+use super::shared::numbers::{set_networks, Numbers};
+use super::shared::places::{ByPlace, PlacedHistograms};
+use super::shared::tcp::{address, note_ports, ACCEPT, STATE};
+use crate::bpf::types::{
+    self, conn_counts, conn_event, conn_listener, conn_peer, conn_queue, conn_row, conn_starts, mark, place_owner,
+};
 use crate::host::until_nul;
 use crate::kit::*;
 use crate::{by_process, metrics, options};
@@ -91,21 +96,79 @@ mod processes {
     pub static TABLE: TableSpec = TableSpec::by_process("each process that connects", 416, METRICS);
 }
 
+mod peers {
+    const NOTE: &str =
+        "Series are networks of the remote address (option \"networks\"). The series \"other\" has connections to networks that are not in the \
+                        list, and to those without a row of their own, when 1,024 have one.";
+    crate::histograms! {
+        "net.tcp";
+        tables "each network", "each bucket of each network", 417 418 2002, Shape::Named { max: 1 << 12 }, if "networks";
+        1 "connect.peer" "TCP connections to the network that were opened" "from the first SYN to the answer" NOTE;
+        with FAILED: u64 = 0 "connect.peer.failed.count" COUNTER COUNT "TCP connections to the network that failed";
+        with NAME: str = 1 "connect.peer.name" DISCRETE NONE "network, for the variables of a dashboard";
+    }
+    use super::*;
+
+    pub static BY_NETWORK: ByPlace<conn_peer> = ByPlace {
+        owners: NETS,
+        rows: PEERS,
+        marks: PEER_MARKS,
+        histograms: &[conn_peer::times],
+        counters: &[(FAILED, conn_peer::failed)],
+        name: NAME,
+    };
+}
+
+mod accepts {
+    const NOTE: &str =
+        "Connections that others open, by the port they are opened to: how long they lie in the queue of the listening socket. Where neither \
+                        fexit nor kprobes can be had, the time ends with the first send or receive. The series \"other\" has ports without a row of \
+                        their own, when 256 have one.";
+    crate::histograms! {
+        "net.tcp";
+        tables "each local port", "each bucket of each local port", 419 420 2003, Shape::Named { max: 1 << 10 }, if "accept";
+        1 "accept" "TCP connections to the local port that were accepted" "from the end of the handshake to accept" NOTE;
+        with CLOSED: u64 = 0 "accept.closed.count" COUNTER COUNT "TCP connections to the local port that were closed before they were accepted";
+        with NAME: str = 1 "accept.name" DISCRETE NONE "local port, for the variables of a dashboard";
+    }
+    use super::*;
+
+    pub static BY_PORT: ByPlace<conn_listener> = ByPlace {
+        owners: LPORTS,
+        rows: LISTENERS,
+        marks: PORT_MARKS,
+        histograms: &[conn_listener::accepts],
+        counters: &[(CLOSED, conn_listener::closed)],
+        name: NAME,
+    };
+}
+
 by_process! {
     "conn", conn_counts;
     latest "conn", conn_event, rows::COLUMNS;
     rows ROWS: conn_row = "conn_rows";
     private STARTS: conn_starts = "conn_starts";
+    private QUEUE: conn_queue = "conn_queue";
+    rows NETS: place_owner = "conn_nets", taken id;
+    rows PEERS: conn_peer = "conn_peers", taken used, marked in "conn_peer_marks";
+    rows PEER_MARKS: mark = "conn_peer_marks";
+    rows LPORTS: place_owner = "conn_lports", taken id;
+    rows LISTENERS: conn_listener = "conn_listeners", taken used, marked in "conn_port_marks";
+    rows PORT_MARKS: mark = "conn_port_marks";
 }
 
 options! {
     process;
     /// Only this user counts; -1: all users.
     uid: User = User(None);
-    /// Only connections with these remote (dport) or local (lport) ports. At most 16 count.
+    /// Only connections with these remote or local ports. At most 16 count.
     dport: Ports = Ports::default();
     /// Rows only of connections that took at least so many microseconds.
     min_us: Count = Count(0);
+    /// Count by remote network, too, as bcc.net.tcp.connect.peer: by prefix, or those of a list.
+    networks: Networks = Networks::default();
+    /// Time connections that others open until they are accepted, too, as bcc.net.tcp.accept by local port. 0.3 us per connection.
+    accept: bool = false;
     /// Rows to show.
     process_count: RowCount = RowCount(20);
     /// Size of the ring buffer in pages.
@@ -120,9 +183,21 @@ pub const SPEC: Spec = Spec {
     summary: "TCP connections that processes open: outcome and time",
     overhead: Overhead::low("1 us per connection"),
     needs: "CONFIG_INET",
-    tables: &[&rows::TABLE, &times::TABLE, &times::BY_BUCKET, &processes::TABLE, &times::IN_SECONDS],
+    tables: &[
+        &rows::TABLE,
+        &times::TABLE,
+        &times::BY_BUCKET,
+        &processes::TABLE,
+        &times::IN_SECONDS,
+        &peers::TABLE,
+        &peers::BY_BUCKET,
+        &peers::IN_SECONDS,
+        &accepts::TABLE,
+        &accepts::BY_BUCKET,
+        &accepts::IN_SECONDS,
+    ],
     options: OPTIONS,
-    hooks: &[&STATE, &EXIT, &EXEC],
+    hooks: &[&STATE, &EXIT, &EXEC, &ACCEPT],
     maps: MAPS,
     needs_to_run: &[Need::Processes],
     make: |setup| {
@@ -147,13 +222,20 @@ struct Tcpconnect {
     latest: Latest<conn_event>,
     times: NamedHistograms,
     processes: ByProcess<conn_counts, 2>,
+    peers: Option<PlacedHistograms<conn_peer>>,
+    accepts: Option<PlacedHistograms<conn_listener>>,
 }
 
 impl Tcpconnect {
     fn new(options: Options) -> Tcpconnect {
         let latest = Latest::of_records(&LATEST, options.process_count, options.buffer_page_count);
         let times = NamedHistograms::of_one(&times::SERIES_OF_ONE, options.window.window(), options.buckets);
-        Tcpconnect { options, latest, times, processes: ByProcess::new(&PROCESSES, false) }
+        let (window, buckets) = (options.window.window(), options.buckets);
+        let by_network = (options.networks != Networks::None).then(|| Numbers::Networks(options.networks.clone()));
+        let peers = by_network.map(|networks| PlacedHistograms::new(&peers::BY_NETWORK, Ok(networks), window, buckets));
+        let accepts =
+            options.accept.then(|| PlacedHistograms::new(&accepts::BY_PORT, Ok(Numbers::Ports), window, buckets));
+        Tcpconnect { options, latest, times, processes: ByProcess::new(&PROCESSES, false), peers, accepts }
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
@@ -165,6 +247,19 @@ impl Tcpconnect {
             "too-many-open: connections whose beginning was forgotten because too many had no answer",
             rows.sum(conn_row::displaced),
         );
+        // With a list the others are meant to count for `other`.
+        if let (Some(peers), Networks::Bits(..)) = (&self.peers, &self.options.networks) {
+            let lost = peers.without_place(kernel, peers::BY_NETWORK.histograms);
+            each("networks-full: connections to networks without a row in the table, counted for other", lost);
+        }
+        if let Some(accepts) = &self.accepts {
+            each(
+                "too-many-queued: connections whose beginning was forgotten because too many waited for accept",
+                rows.sum(conn_row::unqueued),
+            );
+            let lost = accepts.without_place(kernel, accepts::BY_PORT.histograms);
+            each("ports-full: connections to local ports without a row in the table, counted for other", lost);
+        }
     }
 }
 
@@ -180,27 +275,56 @@ impl Module for Tcpconnect {
         constants.conn_mask = plan_set_table(plan, STARTS.name, CONNECTING);
         plan.entries(ROWS.def.name, host.cpus);
         self.processes.plan(&SPEC, host, plan, constants);
+        if let Some(peers) = &self.peers {
+            let Some(size) = peers.plan(NETWORKS, host, plan) else { return };
+            constants.conn_by_net = true;
+            (constants.conn_net_mask, constants.conn_net_shift) = (size.mask, size.shift);
+            constants.conn_net_shared = size.shift > 0;
+            tell(size.shift, "a network", "10 ns more per connection");
+            set_networks(&self.options.networks, constants);
+        }
+        if let Some(accepts) = &self.accepts {
+            let Some(size) = accepts.plan(LISTENERS_MOST, host, plan) else { return };
+            constants.conn_accepts = true;
+            (constants.conn_lport_mask, constants.conn_lport_shift) = (size.mask, size.shift);
+            constants.conn_lport_shared = size.shift > 0;
+            tell(size.shift, "a local port", "10 ns more per connection");
+            constants.conn_queue_mask = plan_set_table(plan, QUEUE.name, CONNECTING);
+            plan.attach(&ACCEPT);
+        }
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
+        let (by_network, by_port) = (self.peers.is_some(), self.accepts.is_some());
         let running = Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put);
         let running = NamedHistograms::add_tables(running, &[&times::SERIES_OF_ONE], prometheus, |module| {
             Some(&mut module.times)
         });
         ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes)
+            .when(by_network, |running| {
+                PlacedHistograms::add_tables(running, peers::TABLES, prometheus, |module| &mut module.peers)
+            })
+            .when(by_port, |running| {
+                PlacedHistograms::add_tables(running, accepts::TABLES, prometheus, |module| &mut module.accepts)
+            })
             .tick(|module, kernel| {
                 module.latest.take(kernel);
                 module.times.tick(kernel);
                 module.processes.tick(kernel);
+                module.peers.iter_mut().for_each(|peers| peers.tick(kernel));
+                module.accepts.iter_mut().for_each(|accepts| accepts.tick(kernel));
             })
             .losses(Self::losses)
             .started()
     }
 }
 
-/// Number of connections without an answer that have a place: a scanner has thousands.
+/// Number of connections without an answer that have a place, and of those that wait for accept: a scanner has thousands.
 const CONNECTING: usize = 1 << 14;
+/// Number of networks that have a series, and of local ports.
+const NETWORKS: usize = 1024;
+const LISTENERS_MOST: usize = 256;
 
 #[cfg(test)]
 mod tests {

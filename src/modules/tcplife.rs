@@ -27,9 +27,9 @@ maps! {
 
 options! {
     process;
-    /// Only connections with these remote (dport) or local (lport) ports.
+    /// Only connections with these remote or local ports.
     dport: Ports = Ports::default();
-    /// Only connections with these remote (dport) or local (lport) ports.
+    /// Only connections with these remote or local ports.
     lport: Ports = Ports::default();
     /// Sessions to show, the latest.
     session_count: RowCount = RowCount(20);

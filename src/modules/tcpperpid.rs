@@ -24,9 +24,9 @@ maps! {
 
 options! {
     process;
-    /// Only connections with these remote (dport) or local (lport) ports.
+    /// Only connections with these remote or local ports.
     dport: Ports = Ports::default();
-    /// Only connections with these remote (dport) or local (lport) ports.
+    /// Only connections with these remote or local ports.
     lport: Ports = Ports::default();
     /// No effect: no buffer is needed.
     buffer_page_count: Pages = Pages(64);

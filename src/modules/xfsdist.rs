@@ -2,7 +2,7 @@
 
 crate::file_system! {
     module: "xfsdist",
-    cluster: 6,
+    log2: LATENCY 6,
     by_operation: 335,
     by_bucket: 343,
     in_seconds: 439,

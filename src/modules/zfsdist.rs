@@ -2,7 +2,7 @@
 
 crate::file_system! {
     module: "zfsdist",
-    cluster: 7,
+    log2: LATENCY 7,
     by_operation: 336,
     by_bucket: 344,
     in_seconds: 440,

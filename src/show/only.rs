@@ -57,7 +57,7 @@ fn column(of: &Selected, names: &[&str]) -> Option<Place> {
     metrics.iter().position(|metric| is(metric.name)).map(Place::Column)
 }
 
-/// True if instances are named after processes: `000812 /usr/sbin/sshd`, or `vda::000812 /usr/sbin/sshd`.
+/// True if instances are named after processes: `000812 /usr/sbin/sshd`, `vda::000812 /usr/sbin/sshd`, or `000812::000077 sshd bash`.
 fn has_processes(of: &Selected) -> bool {
     matches!(of.table.spec.shape, Shape::Pids | Shape::Words { .. })
 }
@@ -83,13 +83,14 @@ fn text(table: &Table, row: usize, column: usize) -> &[u8] {
     }
 }
 
-/// Returns the process identifier and the command line in the name of an instance.
+/// Returns the process identifier and the command line in the name of an instance; of two processes the first.
 fn of_process(name: &str) -> Option<(u32, &str)> {
-    let name = match name.split_once("::") {
+    let (word, line) = name.split_once(' ').unwrap_or((name, ""));
+    let pid = match word.split_once("::") {
         Some((before, after)) if before.parse::<u32>().is_err() => after,
-        _ => name,
+        Some((before, _)) => before,
+        None => word,
     };
-    let (pid, line) = name.split_once(' ').unwrap_or((name, ""));
     Some((pid.parse().ok()?, line))
 }
 
@@ -117,6 +118,7 @@ mod tests {
     fn processes_are_found_in_the_names_of_instances() {
         assert_eq!(of_process("000812 /usr/sbin/sshd -D"), Some((812, "/usr/sbin/sshd -D")));
         assert_eq!(of_process("vda::003394 backup"), Some((3394, "backup")));
+        assert_eq!(of_process("000812::000077 sshd bash"), Some((812, "sshd bash")));
         assert_eq!(of_process("4107"), Some((4107, "")));
         assert_eq!(of_process("read"), None);
         let is = |name, comm| is_command(name, Shape::Pids, comm);

@@ -78,14 +78,12 @@ impl Shown {
         for (name, reason) in left_out {
             eprintln!("{program}: {name} is not shown: {reason}");
         }
-        for module in &modules {
-            let Some(first) = module.tables().next() else { continue };
-            let is_beside = |selected: &Selected| {
-                selected.table.section == module.settings.section && selected.table.id != first.id
-            };
-            if selected.iter().any(is_beside) {
-                // What samples on demand fills its other table meanwhile; the others refuse.
-                let _ = set.store(first.id, 0, b"start");
+        for selected in &selected {
+            let Some(starting) = selected.table.spec.started_by else { continue };
+            let tables = modules.iter().filter(|module| module.settings.section == selected.table.section);
+            for table in tables.flat_map(EnabledModule::tables).filter(|table| std::ptr::eq(table.spec, starting)) {
+                // Refused where an option is off, which is said in place of the values.
+                let _ = set.store(table.id, 0, b"start");
             }
         }
         let table = |selected: &Selected| (Table::of(selected.table.spec), None);

@@ -2,13 +2,14 @@
 //! [`Endpoint`] to a [`Connection`] whose descriptors nothing else in the process knows.
 
 use super::{peer, Signals, TransportError};
+use crate::host::{Account, Group};
 use crate::pcpconf::PcpConf;
 use log::{info, warn};
 use nix::errno::Errno;
 use nix::fcntl::{fcntl, renameat, AtFlags, FcntlArg, OFlag, AT_FDCWD};
 use nix::libc::{O_DIRECTORY, O_NOFOLLOW};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use nix::unistd::{dup2_stdin, dup2_stdout, fchownat, Gid, Group, Uid, User};
+use nix::unistd::{dup2_stdin, dup2_stdout, fchownat, Gid, Uid};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, IsTerminal};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
@@ -100,14 +101,14 @@ fn pipe() -> Result<Connection, TransportError> {
 
 /// Accounts that are trusted: PCP's, this process's, and root.
 struct Trusted {
-    user: Option<User>,
+    user: Option<Account>,
     group: Option<Gid>,
 }
 
 impl Trusted {
     fn read(conf: &PcpConf) -> Trusted {
-        let user = conf.get("PCP_USER").and_then(|name| User::from_name(name).ok().flatten());
-        let group = conf.get("PCP_GROUP").and_then(|name| Group::from_name(name).ok().flatten());
+        let user = conf.get("PCP_USER").and_then(Account::named);
+        let group = conf.get("PCP_GROUP").and_then(Group::named);
         let group = group.map(|group| group.gid).or(user.as_ref().map(|user| user.gid));
         Trusted { user, group }
     }

@@ -4,7 +4,7 @@ use crate::biolatency::map_words;
 use crate::common::tracers::{Completions, UnseenArrivals};
 use crate::common::{lacks, skip};
 use crate::support::{alone, diskstats, python, run, run_again, settle, Agent, Disk, Sleeper, WRITTEN};
-use corebcc::bpf::types::cgroup_owner;
+use corebcc::bpf::types::place_owner;
 use corebcc::host::{Cgroups, Controller};
 use std::collections::BTreeMap;
 use std::fs;
@@ -335,8 +335,8 @@ fn a_removed_cgroup_ends_and_returns_without_a_lost_count() {
 
 /// Returns the ids of the cgroups with a place in the latest table of owners.
 fn owners() -> Vec<u64> {
-    let words = map_words::<cgroup_owner>();
-    words.chunks(size_of::<cgroup_owner>() / 8).map(|owner| owner[0]).filter(|&id| id != 0).collect()
+    let words = map_words::<place_owner>();
+    words.chunks(size_of::<place_owner>() / 8).map(|owner| owner[0]).filter(|&id| id != 0).collect()
 }
 
 /// Moves the calling thread or process into a cgroup.

@@ -111,14 +111,14 @@ impl Drop for Zram {
 }
 
 /// A disk of device-mapper.
-struct Mapped {
+pub struct Mapped {
     name: &'static str,
     /// Name of the disk, as `dm-0`.
-    disk: String,
+    pub disk: String,
 }
 
 impl Mapped {
-    fn new(name: &'static str, lines: &str) -> Option<Mapped> {
+    pub fn new(name: &'static str, lines: &str) -> Option<Mapped> {
         let create = Command::new("dmsetup").args(["create", name, "--table", lines]).output();
         if !create.is_ok_and(|create| create.status.success()) {
             skip("device-mapper with dmsetup");

@@ -4,12 +4,14 @@ use crate::cgroups::{hierarchy, Cgroup};
 use crate::common::tracers::UnseenArrivals;
 use crate::support::{alone, names, number, Agent, Sleeper};
 use corebcc::host::Controller;
-use corebcc::kit::{Key, Table};
+use corebcc::kit::{Key, Table, TableSpec};
 use corebcc::modules::find;
+use corebcc::pcp::Atom;
 use nix::libc;
 use std::collections::BTreeMap;
 use std::fs;
 use std::ptr::null_mut;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 const MILLISECOND: i64 = 1_000_000;
@@ -18,6 +20,9 @@ const MILLISECOND: i64 = 1_000_000;
 const TIMES: u64 = 20;
 const CHILDREN: u64 = 5;
 const TERMINAL: u64 = 2;
+
+/// The lock that the process waits for.
+static LOCK: AtomicU32 = AtomicU32::new(0);
 
 /// Waits that a process makes, by the number of its order; without memory and other threads.
 fn wait(order: u32) {
@@ -28,9 +33,8 @@ fn wait(order: u32) {
             0 => (0..TIMES).for_each(|_| _ = libc::nanosleep(&two, null_mut())),
             1 => (0..TIMES).for_each(|_| _ = libc::poll(null_mut(), 0, 2)),
             2 => {
-                let word = 0u32;
                 let futex = |operation: i32, until: &libc::timespec| {
-                    libc::syscall(libc::SYS_futex, &word, operation, 0u32, until, null_mut::<u32>(), u32::MAX)
+                    libc::syscall(libc::SYS_futex, &LOCK, operation, 0u32, until, null_mut::<u32>(), u32::MAX)
                 };
                 for _ in 0..TIMES {
                     futex(libc::FUTEX_WAIT, &two);
@@ -118,7 +122,7 @@ fn of_process(agent: &mut Agent, pid: u32) -> Waits {
 
 /// Returns the waits of all that counts, by the histograms.
 fn of_all(agent: &mut Agent) -> Waits {
-    let [spec, _, _, _, in_seconds] = find("offcpu").unwrap().tables else { panic!("five tables") };
+    let [spec, _, _, _, in_seconds, ..] = find("offcpu").unwrap().tables else { panic!("five tables") };
     agent.tick();
     let table = agent.table();
     let column = |name: String| spec.metrics.iter().position(|metric| metric.name == name).unwrap();
@@ -150,6 +154,18 @@ fn since(later: &Waits, earlier: &Waits) -> Waits {
     later.iter().map(grown).collect()
 }
 
+/// Returns how many waits may count for the run queue only. A program that a hypervisor stops while it claims a place hides the place of
+/// another thread meanwhile, which counts as lost.
+fn lost(agent: &mut Agent) -> u64 {
+    let warnings = agent.warnings();
+    assert!(warnings.iter().all(|warning| warning.contains("their beginning was not seen")), "{warnings:?}");
+    if warnings.is_empty() && agent.skipped_runs() == 0 {
+        0
+    } else {
+        2
+    }
+}
+
 fn waits_are_counted(start: impl FnOnce(&str) -> Agent) {
     let mut process = Sleeper::doing(wait);
     process.sleep(0);
@@ -164,7 +180,7 @@ fn waits_are_counted(start: impl FnOnce(&str) -> Agent) {
     let (switches_then, on_cpu_then) = kept(&process);
     let waits = since(&of_process(&mut agent, process.pid()), &before);
     let all = since(&of_all(&mut agent), &all_before);
-    let unseen = unseen.either();
+    let unseen = unseen.either() + lost(&mut agent);
     println!("{waits:?}\n{all:?}, {unseen} unseen");
     assert_eq!(waits, all, "the histograms have the same");
     let count = |reason: &str| waits[reason].1;
@@ -181,7 +197,8 @@ fn waits_are_counted(start: impl FnOnce(&str) -> Agent) {
         assert!(time >= counted * least * 1_000_000 * 9 / 10, "{reason}: {waits:?}");
     }
     assert!((1..=u64::from(ORDERS)).contains(&count("pipe")), "an order may be there already: {waits:?}");
-    assert!((1..=CHILDREN).contains(&count("child")), "a child may have ended before it is waited for: {waits:?}");
+    // A child may have ended before it is waited for, and its start may have to wait for memory.
+    assert!((1..=2 * CHILDREN).contains(&count("child")), "{waits:?}");
     assert!(count("tty") == TERMINAL || count("tty") == 0, "0 without terminals: {waits:?}");
     assert_eq!([count("stop"), count("kernel"), count("net") / (TIMES + 1)], [0; 3], "{waits:?}");
     let sum = waits.values().map(|(time, _)| time).sum::<u64>() + on_cpu_then - on_cpu;
@@ -232,4 +249,199 @@ fn waits_of_a_cgroup_are_those_of_its_process() {
     println!("{waits:?}");
     assert_eq!((waits["timer"], waits["poll"]), (own["timer"], own["poll"]));
     assert!(waits["timer"].1 >= TIMES * 9 / 10 && waits["poll"].1 >= TIMES * 9 / 10, "{waits:?}");
+}
+
+/// Returns the time by stack.
+fn by_stack(agent: &mut Agent) -> BTreeMap<String, u64> {
+    let table = agent.other(find("offcpu").unwrap().tables[9]);
+    names(&table).into_iter().enumerate().map(|(row, name)| (name, number(&table, row, 0))).collect()
+}
+
+fn stacks_are_counted(start: impl FnOnce(&str) -> Agent) {
+    let mut process = Sleeper::doing(wait);
+    process.sleep(0);
+    let mut agent = start(&format!("process = {}\nstacks = True", process.pid()));
+    let state = find("offcpu").unwrap().tables[8];
+    process.sleep(1);
+    assert!(by_stack(&mut agent).is_empty(), "nobody asked for them");
+    agent.store(state, "start");
+    process.sleep(1); // The first wait began before.
+    process.arrivals();
+    let waited = |waits: &Waits| -> u64 {
+        waits.iter().filter(|(reason, _)| *reason != "runq").map(|(_, (time, _))| time).sum()
+    };
+    let (before, stacks_before) = (of_process(&mut agent, process.pid()), by_stack(&mut agent));
+    (0..ORDERS).for_each(|order| process.sleep(order));
+    process.arrivals();
+    let waits = since(&of_process(&mut agent, process.pid()), &before);
+    let stacks = by_stack(&mut agent);
+    stacks.iter().for_each(|(stack, time)| println!("{stack} {time}"));
+    let sum = |stacks: &BTreeMap<String, u64>| stacks.values().sum::<u64>();
+    lost(&mut agent);
+    assert_eq!(sum(&stacks) - sum(&stacks_before), waited(&waits), "each wait has its stack: {waits:?}");
+    let in_kernel = |function: &str| -> u64 {
+        let has = |stack: &str| stack.split(',').any(|frame| frame == format!("{function}_[k]"));
+        stacks.iter().filter(|(stack, _)| has(stack)).map(|(_, time)| time).sum()
+    };
+    assert_eq!(in_kernel("do_nanosleep"), waits["timer"].0, "{waits:?}");
+    let end = |stack: &String| stack.ends_with("schedule_[k]") || stack.ends_with("schedule_rtlock_[k]");
+    assert!(stacks.keys().all(end), "without what reads the stack: {stacks:?}");
+    // The C library may keep no frame pointers: some of its functions hide their callers.
+    let functions = |stack: &str| stack.split(',').filter(|frame| !frame.ends_with("_[k]")).count() > 2;
+    let named: u64 = stacks.iter().filter(|(stack, _)| functions(stack)).map(|(_, time)| time).sum();
+    assert!(named > sum(&stacks) / 2, "with the functions of the program: {stacks:?}");
+
+    agent.store(state, "stop");
+    let stopped = by_stack(&mut agent);
+    process.sleep(0);
+    assert_eq!(by_stack(&mut agent), stopped, "after the run");
+    agent.store(state, "start");
+    process.sleep(1);
+    let again = by_stack(&mut agent);
+    assert!(sum(&again) > sum(&stopped) && stopped.iter().all(|(stack, time)| again[stack] >= *time), "no step back");
+    lost(&mut agent);
+}
+
+#[test]
+fn stacks_add_up_to_the_waits_of_a_process() {
+    let _alone = alone();
+    stacks_are_counted(|options| Agent::new("offcpu", options));
+}
+
+#[test]
+fn stacks_are_the_same_with_probe_reads() {
+    let _alone = alone();
+    stacks_are_counted(|options| Agent::avoiding("tp_btf", "offcpu", options));
+}
+
+#[test]
+fn stacks_beyond_the_largest_number_count_as_lost() {
+    let _alone = alone();
+    let mut agent = Agent::new("offcpu", "stacks = True\nstack_storage_size = 1");
+    agent.store(find("offcpu").unwrap().tables[8], "start");
+    // Each of the processes has stacks of its own.
+    for _ in 0..100 {
+        Sleeper::doing(wait).sleep(0);
+    }
+    agent.tick();
+    assert!(!by_stack(&mut agent).is_empty());
+    let warnings = agent.warnings();
+    assert!(warnings.iter().any(|warning| warning.contains("stack_storage_size")), "{warnings:?}");
+}
+
+/// Returns the numbers of each row of a table, by the first word of its name.
+fn by_word(agent: &mut Agent, spec: &'static TableSpec) -> BTreeMap<String, Vec<u64>> {
+    let table = agent.other(spec);
+    let word = |name: String| name.split(' ').next().unwrap().to_string();
+    let values = |row| (0..spec.metrics.len()).map(|column| number(&table, row, column)).collect();
+    names(&table).into_iter().enumerate().map(|(row, name)| (word(name), values(row))).collect()
+}
+
+fn wakers_are_counted(avoided: &str) {
+    let mut process = Sleeper::doing(wait);
+    let pid = process.pid();
+    process.sleep(0);
+    let options = format!("process = {pid}\nwakers = True");
+    let started = Agent::where_possible_avoiding(avoided, "variables by CPU in the kernel's BTF", "offcpu", &options);
+    let Some(mut agent) = started else { return };
+    let unseen = UnseenArrivals::record();
+    process.sleep(0); // The first wait began before.
+    process.arrivals();
+    let tables = find("offcpu").unwrap().tables;
+    let (before, wakers_before) = (of_process(&mut agent, pid), by_word(&mut agent, tables[7]));
+    (0..ORDERS).for_each(|order| process.sleep(order));
+    process.arrivals();
+    let waits = since(&of_process(&mut agent, pid), &before);
+    let wakers = by_word(&mut agent, tables[7]);
+    let unseen = unseen.either() + lost(&mut agent);
+    println!("{waits:?}\n{wakers:?}, {unseen} unseen");
+    let grown = |name: &str, column: usize| -> u64 {
+        let before = wakers_before.get(name).map_or(0, |values| values[column]);
+        wakers.get(name).map_or(0, |values| values[column] - before)
+    };
+    let sum = |column| wakers.keys().map(|name| grown(name, column)).sum::<u64>();
+    let waited = waits.iter().filter(|(reason, _)| *reason != "runq").map(|(_, wait)| *wait);
+    let (time, count) = waited.fold((0, 0), |(time, count), wait| (time + wait.0, count + wait.1));
+    assert!(unseen > 0 || (sum(0), sum(1)) == (count, time), "each wait has its waker: {count} in {time} ns");
+    // Of the timers: sleeps, polls, both kinds of futexes, sockets.
+    let by_interrupts = grown(&format!("{pid:06}::interrupt"), 0);
+    let fewest = (5 * TIMES * 9 / 10).saturating_sub(unseen);
+    assert!(
+        (fewest..=5 * TIMES + TERMINAL + u64::from(ORDERS)).contains(&by_interrupts),
+        "{by_interrupts} by interrupts"
+    );
+    let by_test = grown(&format!("{pid:06}::{:06}", std::process::id()), 0);
+    assert!((1..=u64::from(ORDERS)).contains(&by_test), "{by_test} orders");
+    let others = [format!("{pid:06}::interrupt"), format!("{pid:06}::{:06}", std::process::id())];
+    let children: u64 = wakers.keys().filter(|name| !others.contains(name)).map(|name| grown(name, 0)).sum();
+    assert!((1..=2 * CHILDREN + u64::from(ORDERS)).contains(&children), "{children} by children");
+}
+
+#[test]
+fn each_wait_has_its_waker() {
+    let _alone = alone();
+    wakers_are_counted("");
+}
+
+#[test]
+fn wakers_are_the_same_with_probe_reads() {
+    let _alone = alone();
+    wakers_are_counted("tp_btf");
+}
+
+#[test]
+fn the_longest_wait_for_each_reason_is_known_by_all_of_it() {
+    let _alone = alone();
+    let mut process = Sleeper::doing(wait);
+    let mut agent = Agent::new("offcpu", &format!("process = {}\nexemplars = True", process.pid()));
+    (0..ORDERS).for_each(|order| process.sleep(order));
+    process.arrivals();
+    let waits = of_process(&mut agent, process.pid());
+    (0..2).for_each(|_| agent.tick());
+    let spec = find("offcpu").unwrap().tables[5];
+    let table = agent.other(spec);
+    let rows = names(&table);
+    println!("{waits:?}");
+    for (row, reason) in rows.iter().enumerate() {
+        let text = |column| match table.value(row, column) {
+            Some(Atom::Str(text)) => String::from_utf8_lossy(text).into_owned(),
+            _ => String::new(),
+        };
+        let [time, pid] = [0, 2].map(|column| number(&table, row, column));
+        println!("{reason} {time} {pid} {} {} {}", text(3), text(4), text(5));
+        assert_eq!(pid, u64::from(process.pid()), "{reason}");
+        assert!(time <= waits[reason].0 && time >= waits[reason].0 / waits[reason].1, "{reason}: {time} of {waits:?}");
+        let (call, function) = match reason.as_str() {
+            "timer" => ("nanosleep", "nanosleep"),
+            "poll" => ("poll", "poll"),
+            "lock" | "cond" => ("futex", "futex_wait"),
+            "child" => ("wait4", "do_wait"),
+            _ => continue,
+        };
+        // Both need a typed task.
+        let typed = agent.way_of("sched_switch") == "tp_btf";
+        assert!(!typed || text(4).contains(call) && text(5).contains(function), "{reason}: {} {}", text(4), text(5));
+    }
+    let counted = waits.iter().filter(|(_, (_, count))| *count > 0).map(|(reason, _)| reason);
+    assert!(counted.into_iter().all(|reason| rows.contains(reason)), "{rows:?} of {waits:?}");
+    assert!(rows.iter().any(|reason| reason == "timer"), "{rows:?}");
+}
+
+#[test]
+fn a_lock_has_the_waits_of_its_process() {
+    let _alone = alone();
+    let mut process = Sleeper::doing(wait);
+    let pid = process.pid();
+    let mut agent = Agent::new("offcpu", &format!("process = {pid}\nlocks = True"));
+    (0..ORDERS).for_each(|order| process.sleep(order));
+    process.arrivals();
+    let (waits, locks) = (of_process(&mut agent, pid), by_word(&mut agent, find("offcpu").unwrap().tables[6]));
+    println!("{waits:?}\n{locks:?}");
+    assert_eq!(locks.len(), 1, "a condition is no lock: {locks:?}");
+    let [count, time, max] = locks[&format!("{pid:06}::{:012x}", &raw const LOCK as usize)][..] else {
+        panic!("{locks:?}")
+    };
+    assert_eq!((time, count), waits["lock"], "{locks:?}");
+    lost(&mut agent);
+    assert!(max <= time && max >= time / count, "the longest: {locks:?}");
 }

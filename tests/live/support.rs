@@ -105,6 +105,15 @@ fn possible(needs: &str, agent: Result<Agent, Failure>) -> Option<Agent> {
         .ok()
 }
 
+fn with_avoided<T>(names: &str, load: impl FnOnce() -> T) -> T {
+    const AVOID: &str = "COREBCC_AVOID";
+    let others = std::env::var(AVOID).unwrap_or_default();
+    std::env::set_var(AVOID, format!("{others},{names}"));
+    let loaded = load();
+    std::env::set_var(AVOID, others);
+    loaded
+}
+
 impl Agent {
     /// Loads a module with the options of its section. Each gets a section name of its own, by which its log lines are found.
     pub fn new(module: &str, options: &str) -> Agent {
@@ -114,12 +123,12 @@ impl Agent {
 
     /// Loads a module with these names in COREBCC_AVOID: features of the kernel in it are inverted. Only for tests that run alone.
     pub fn avoiding(names: &str, module: &str, options: &str) -> Agent {
-        const AVOID: &str = "COREBCC_AVOID";
-        let others = std::env::var(AVOID).unwrap_or_default();
-        std::env::set_var(AVOID, format!("{others},{names}"));
-        let agent = Agent::new(module, options);
-        std::env::set_var(AVOID, others);
-        agent
+        with_avoided(names, || Agent::new(module, options))
+    }
+
+    /// Loads a module as [`Agent::avoiding`], if the kernel has what it needs.
+    pub fn where_possible_avoiding(names: &str, needs: &str, module: &str, options: &str) -> Option<Agent> {
+        with_avoided(names, || Agent::where_possible(needs, module, options))
     }
 
     /// Loads a module; if the kernel has no hooks for it, prints that the test was skipped.
@@ -194,6 +203,11 @@ impl Agent {
         let mut table = Table::of(spec);
         self.group.refresh(TableId::new(spec.cluster as u16), &mut table).unwrap();
         table
+    }
+
+    /// Stores a text to the first metric of another table of the module.
+    pub fn store(&mut self, spec: &'static TableSpec, text: &str) {
+        self.group.store(TableId::new(spec.cluster as u16), 0, text.as_bytes()).unwrap();
     }
 
     /// Returns the count of a histogram by series, as Prometheus reads it in the table with this cluster, after checking that the
@@ -300,6 +314,7 @@ impl Agent {
             Some(match table.value(row, column)? {
                 Atom::U32(number) => number.to_string(),
                 Atom::I32(number) => number.to_string(),
+                Atom::I64(number) => number.to_string(),
                 Atom::U64(number) => number.to_string(),
                 Atom::Str(text) => String::from_utf8_lossy(text).into_owned(),
                 other => panic!("{other:?}: a type no module has"),
@@ -362,7 +377,7 @@ pub fn number(table: &Table, row: usize, column: usize) -> u64 {
 /// Returns the names of a table's instances.
 pub fn names(table: &Table) -> Vec<String> {
     let name = |key: &Key| match key {
-        Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
+        Key::Name(name) | Key::Numbered(_, name) => String::from_utf8_lossy(table.text(name)).into_owned(),
         key => panic!("{key:?}"),
     };
     table.keys().iter().map(name).collect()

@@ -1,9 +1,13 @@
 //! tcpconnect against what the calls of processes return.
 
-use crate::support::{alone, number, part, Agent, Row, Script};
+use crate::support::{alone, names, number, part, Agent, Row, Script};
 use crate::tcpretrans::Net;
 use corebcc::kit::{Key, TableSpec};
 use corebcc::modules::find;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 const PROGRAMS: &str = include_str!("../programs/connects.py");
 const OWN: &str = "process = (?s:.*corebcc-connects.*)";
@@ -19,6 +23,10 @@ const DPORT: usize = 7;
 const ERR: usize = 8;
 const LAT: usize = 9;
 const SEQ: usize = 11;
+
+/// Tables by network and by local port.
+const PEERS: usize = 5;
+const ACCEPTS: usize = 8;
 
 fn table(nth: usize) -> &'static TableSpec {
     find("tcpconnect").unwrap().tables[nth]
@@ -49,6 +57,22 @@ fn of_process(agent: &mut Agent, pid: u64) -> [u64; 2] {
     let row = table.keys().iter().position(|key| matches!(key, Key::Pid(process, _) if u64::from(*process) == pid));
     let row = row.unwrap_or_else(|| panic!("no process {pid}"));
     [0, 1].map(|column| number(&table, row, column))
+}
+
+/// Returns the series of a table with histograms: name, count, sum, and the counter beside them.
+fn series(agent: &mut Agent, nth: usize) -> Vec<(String, [u64; 3])> {
+    let table = agent.other(table(nth));
+    let cells = |row| [0, 1, 7].map(|column| number(&table, row, column));
+    names(&table).into_iter().enumerate().map(|(row, name)| (name, cells(row))).collect()
+}
+
+/// Returns the networks with connections: how many were opened, and how many failed.
+fn by_network(agent: &mut Agent) -> Vec<(String, u64, u64)> {
+    let all = series(agent, PEERS).into_iter().map(|(name, [count, sum, failed])| {
+        assert_eq!(sum > 0, count > 0, "{name}");
+        (name, count, failed)
+    });
+    all.filter(|(_, count, failed)| count + failed > 0).collect()
 }
 
 fn ready(name: &str) -> Script {
@@ -87,7 +111,8 @@ fn connections_are_counted_by_outcome_and_by_process() {
 fn connections_that_nobody_answers_have_their_errors_and_times() {
     let _alone = alone();
     let Some(net) = Net::new() else { return };
-    let mut agent = Agent::new("tcpconnect", &format!("{OWN}\nmin_us = 900000\nprocess_count = 100"));
+    let mut agent =
+        Agent::new("tcpconnect", &format!("{OWN}\nmin_us = 900000\nprocess_count = 100\nnetworks = 10.77.0.0/24"));
     let _server = net.server();
     net.route_nowhere("10.88.0.0/16");
     let mut script = net.script(&net.here, &part(PROGRAMS, "unanswered"));
@@ -120,6 +145,46 @@ fn connections_that_nobody_answers_have_their_errors_and_times() {
     assert!((900_000_000..=took).contains(&lat), "{lat} of {took}");
     let sum = number(&agent.other(table(1)), 0, 1);
     assert_eq!(sum, lat, "the histogram has that of the row");
+    assert_eq!(series(&mut agent, PEERS), [("10.77.0.0/24".into(), [1, lat, 23]), ("other".into(), [0, 0, 5])]);
+}
+
+#[test]
+fn connections_count_by_prefix_or_by_the_networks_of_a_list() {
+    let _alone = alone();
+    let prefixes = [("127.0.0.0/24", 30, 0), ("127.0.1.0/24", 27, 5), ("::/48", 10, 0)];
+    let listed = [("127.0.0.0/8", 30, 0), ("127.0.1.0/24", 27, 5), ("other", 10, 0)];
+    for (networks, expected) in [("24, 48", prefixes), ("127.0.0.0/8, 2001:db8::/32, 127.0.1.0/24", listed)] {
+        let mut agent = Agent::new("tcpconnect", &format!("{OWN}\nnetworks = {networks}"));
+        let mut script = ready("networks");
+        script.go();
+        assert_eq!(script.line(), "done");
+        assert_eq!(by_network(&mut agent), expected.map(|(name, opened, failed)| (name.into(), opened, failed)));
+    }
+}
+
+#[test]
+fn connections_that_wait_for_accept_are_timed_by_port() {
+    let _alone = alone();
+    let mut agent = Agent::new("tcpconnect", "accept = True");
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let addresses = [0, 1].map(|at: usize| listeners[at].local_addr().unwrap());
+    let [served, left] = listeners;
+    let begin = Instant::now();
+    let clients: Vec<_> = (0..20).map(|_| TcpStream::connect(addresses[0]).unwrap()).collect();
+    let _unserved: Vec<_> = (0..3).map(|_| TcpStream::connect(addresses[1]).unwrap()).collect();
+    sleep(Duration::from_millis(30));
+    for _ in &clients {
+        served.accept().unwrap().0.write_all(b"x").unwrap();
+    }
+    let took = begin.elapsed().as_nanos() as u64;
+    drop(left);
+    let said = series(&mut agent, ACCEPTS);
+    let of = |at: usize| said.iter().find(|(name, _)| *name == addresses[at].port().to_string()).unwrap().1;
+    let [accepted, sum, closed] = of(0);
+    println!("{accepted} in {sum} ns, at most {took} ns each");
+    assert_eq!([accepted, closed], [20, 0]);
+    assert!((20 * 30_000_000..=20 * took).contains(&sum));
+    assert_eq!(of(1), [0, 0, 3], "nobody accepted those");
 }
 
 #[test]

@@ -41,6 +41,7 @@ fn description(row: &Row) -> [String; 3] {
         Type::U64 => "64-bit unsigned int",
         Type::U32 => "32-bit unsigned int",
         Type::I32 => "32-bit int",
+        Type::I64 => "64-bit int",
         Type::STRING => "string",
         Type::DOUBLE => "double",
         other => panic!("{other:?}"),

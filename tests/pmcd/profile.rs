@@ -3,9 +3,10 @@
 use crate::instance::Pmcd;
 use crate::support::{
     burner::{burner, Burner},
-    lacks, lacks_bpf, skip, wait_for, wait_seconds, BINARY,
+    lacks, lacks_bpf, skip, wait_for, wait_seconds, Proc, BINARY,
 };
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Returns a configuration with the module, and with another for which tests wait.
 fn configuration(process: u32) -> String {
@@ -106,4 +107,51 @@ fn show_prints_the_lines_of_a_flame_graph_without_pmcd() {
     let (hot, all) = samples(&String::from_utf8_lossy(&output.stdout));
     // On a busy machine the process that is sampled has its share of a processor only.
     assert!((20..=300).contains(&all) && hot * 10 >= all * 9, "{hot} of {all} samples in two seconds at 99 Hz");
+}
+
+/// A process that sleeps is nowhere in the stacks of a profiler, and has its time in those of waits.
+#[test]
+fn stacks_of_waits_are_begun_by_pmstore_and_by_show() {
+    if lacks_bpf() || lacks(&["pmstore", "tail"]) {
+        return;
+    }
+    let mut sleeps = Command::new("tail");
+    let sleeps = Proc(sleeps.args(["-f", "-s", "0.05", "---disable-inotify", "/dev/null"]).spawn().unwrap());
+    let configuration = format!(
+        "[pmda]\nmodules = sysfork,offcpu\nmodule_failure_fatal = False\n[sysfork]\nmodule = sysfork\ncluster = 2\n\
+         [offcpu]\nmodule = offcpu\ncluster = 442\nstacks = True\nprocess = {}\n",
+        sleeps.pid()
+    );
+    let Some(pmcd) = Pmcd::beside(&configuration, &[]) else { return };
+    // A busy agent has its values a moment later.
+    let state = || wait_for("the state", || Some(pmcd.values("bcc.proc.waits.profile").first()?.1.clone()));
+    assert_eq!(state(), "\"stopped\"");
+    assert!(pmcd.values("bcc.proc.waits.stacks").is_empty());
+    pmcd.ask("pmstore", &["bcc.proc.waits.profile", "start"]);
+    assert_eq!(state(), "\"started\"");
+    let time = || -> u64 {
+        let values = pmcd.values("bcc.proc.waits.stacks");
+        let sleeps = values.iter().filter(|(name, _)| name.starts_with("tail,") && name.contains("nanosleep_[k]"));
+        sleeps.map(|(_, time)| time.parse::<u64>().unwrap()).sum()
+    };
+    wait_for("ten sleeps", || (time() >= 10 * 50_000_000).then_some(()));
+    pmcd.ask("pmstore", &["bcc.proc.waits.profile", "stop"]);
+    // Stacks without a name have none until the next second.
+    let stopped = wait_for("the names of all stacks", || {
+        let before = time();
+        std::thread::sleep(Duration::from_millis(1100));
+        (time() == before).then_some(before)
+    });
+    assert_eq!((state(), time()), ("\"stopped\"".into(), stopped), "they stay");
+    pmcd.ask("pmstore", &["bcc.proc.waits.profile", "clear"]);
+    assert_eq!(time(), 0);
+
+    let mut show = Command::new(BINARY);
+    show.args(["show", "--folded", "--set", "stacks=true", "bcc.proc.waits.stacks", "1", "2", "-c"]);
+    let mut child = show.arg(pmcd.home.path("corebcc.conf")).stdout(Stdio::piped()).spawn().unwrap();
+    wait_seconds(60, "two readings", || child.try_wait().unwrap());
+    let output = child.wait_with_output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    let is_sleep = |line: &str| line.starts_with("tail;") && line.contains("nanosleep_[k];");
+    assert!(output.status.success() && shown.lines().any(is_sleep), "{shown}");
 }

@@ -3,7 +3,7 @@
 
 use crate::own::{values, values_in_time};
 use crate::pairs::{compiled, headers, home};
-use crate::peer::{Peer, SECOND};
+use crate::peer::Peer;
 use crate::support::script::copy_program;
 use crate::support::{lacks, lacks_bpf, skip, told, wait_seconds, Home, BINARY};
 use nix::libc;
@@ -154,7 +154,6 @@ fn each_example_counts_work_of_a_known_amount() {
     let has_tracefs = Path::new("/sys/kernel/tracing/events").exists();
     let home = if has_tracefs { home } else { home.with_mounts("with") };
     let mut peer = Peer::ready(&home, &[]);
-    peer.patience = 60 * SECOND; // an emulated processor takes its time for the names of the kernel's symbols
     let states = wait_seconds(60, "all pairs", || {
         let states = values(&mut peer, "bcc.user.status.state");
         PAIRS.iter().all(|pair| states.get(*pair).is_some_and(|state| !state.is_empty())).then_some(states)

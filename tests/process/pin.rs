@@ -189,7 +189,6 @@ fn programs_go_on_without_the_agent_by_their_kind() {
     let modules = MODULES.join(",");
     fs::write(home.config(), format!("[pmda]\nmodules = {modules}\nmodule_failure_fatal = False\n{sections}")).unwrap();
     let mut peer = agent(&namespace, &home);
-    peer.patience = 60 * crate::peer::SECOND;
     let states = values(&mut peer, "bcc.user.status.state");
     // Where there are no kprobes there are none to look at; a kernel that others use, too, makes directories of theirs.
     let kinds = || KINDS.iter().filter(|(name, ..)| *name != "vfscalls" || compiled().is_some());
@@ -243,7 +242,6 @@ fn programs_go_on_without_the_agent_by_their_kind() {
         end_agent(&mut peer, end);
         work(&home);
         peer = agent(&namespace, &home);
-        peer.patience = 60 * crate::peer::SECOND;
         let more = locks(&mut peer).checked_sub(locked).expect("they continue");
         println!("{more} locks of pipes while there was no agent, which ended {end}");
         // Test and agent speak over pipes, some dozen messages.

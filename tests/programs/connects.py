@@ -89,3 +89,19 @@ if not os.fork():
 os.wait()
 refused(10000)
 step(os.getpid())
+# == networks
+# corebcc-connects
+listener, six = socket.create_server(('0.0.0.0', 0), backlog=1000), socket.create_server(('::1', 0), family=socket.AF_INET6)
+port = listener.getsockname()[1]
+taken = socket.socket()
+taken.bind(('127.0.1.9', 0))
+def connects(family, address, port, times):
+ for _ in range(times):
+  with socket.socket(family) as one: one.connect_ex((address, port))
+step('ready')
+connects(socket.AF_INET, '127.0.0.1', port, 30)
+connects(socket.AF_INET, '127.0.1.9', port, 20)
+connects(socket.AF_INET, '127.0.1.9', taken.getsockname()[1], 5)
+connects(socket.AF_INET6, '::ffff:127.0.1.9', port, 7)
+connects(socket.AF_INET6, '::1', six.getsockname()[1], 10)
+step('done')

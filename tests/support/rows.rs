@@ -113,7 +113,7 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-const ADDED: [Beside; 188] = [
+const ADDED: [Beside; 236] = [
     ("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.calls", "cgroup_net", 464, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.bytes", "cgroup_net", 464, 1, Type::U64, Sem::COUNTER, "byte"),
@@ -209,8 +209,29 @@ const ADDED: [Beside; 188] = [
     ("bcc.net.tcp.connects.unreachable.count", "tcpconnect", 414, 3, Type::U64, Sem::COUNTER, "count"),
     ("bcc.net.tcp.connects.other.count", "tcpconnect", 414, 4, Type::U64, Sem::COUNTER, "count"),
     ("bcc.net.tcp.connects.lost.count", "tcpconnect", 414, 5, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.net.tcp.connect.peer.failed.count", "tcpconnect", 417, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.net.tcp.connect.peer.name", "tcpconnect", 417, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.net.tcp.accept.closed.count", "tcpconnect", 419, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.net.tcp.accept.name", "tcpconnect", 419, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.proc.connects.all.count", "tcpconnect", 416, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.proc.connects.failed.count", "tcpconnect", 416, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.login.pid", "logins", 484, 0, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.proc.login.uid", "logins", 484, 1, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.proc.login.user", "logins", 484, 2, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.proc.login.loginuid", "logins", 484, 3, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.proc.login.session", "logins", 484, 4, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.proc.login.tty", "logins", 484, 5, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.proc.login.comm", "logins", 484, 6, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.proc.login.parent", "logins", 484, 7, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.proc.login.remote", "logins", 484, 8, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.proc.login.time", "logins", 484, 9, Type::U64, Sem::INSTANT, "millisec"),
+    ("bcc.proc.login.seq", "logins", 484, 10, Type::U64, Sem::INSTANT, "none"),
+    ("bcc.proc.login.cgroup_path", "logins", 484, 11, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.proc.logins.all.count", "logins", 2004, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.logins.lost.count", "logins", 2004, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.logins.tty.count", "logins", 485, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.logins.other.count", "logins", 485, 1, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.logins.name", "logins", 485, 2, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.kprobe.time.nested.count", "kprobe_hits", 313, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.uprobe.time.nested.count", "uprobe_hits", 315, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.sched.switches.voluntary.count", "oncpu", 450, 0, Type::U64, Sem::COUNTER, "count"),
@@ -253,6 +274,19 @@ const ADDED: [Beside; 188] = [
     ("bcc.proc.offcpu.child.count", "offcpu", 441, 25, Type::U64, Sem::COUNTER, "count"),
     ("bcc.proc.offcpu.kernel.count", "offcpu", 441, 27, Type::U64, Sem::COUNTER, "count"),
     ("bcc.proc.offcpu.other.count", "offcpu", 441, 29, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.sched.offcpu.slowest.time", "offcpu", 445, 0, Type::U64, Sem::INSTANT, "nanosec"),
+    ("bcc.sched.offcpu.slowest.ended", "offcpu", 445, 1, Type::U64, Sem::INSTANT, "millisec"),
+    ("bcc.sched.offcpu.slowest.pid", "offcpu", 445, 2, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.sched.offcpu.slowest.comm", "offcpu", 445, 3, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.sched.offcpu.slowest.call", "offcpu", 445, 4, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.sched.offcpu.slowest.stack", "offcpu", 445, 5, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.proc.locks.count", "offcpu", 446, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.proc.locks.time", "offcpu", 446, 1, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.locks.max", "offcpu", 446, 2, Type::U64, Sem::INSTANT, "nanosec"),
+    ("bcc.sched.waits.count", "offcpu", 447, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.sched.waits.time", "offcpu", 447, 1, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.waits.stacks", "offcpu", 448, 0, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.proc.waits.profile", "offcpu", 2001, 0, Type::STRING, Sem::INSTANT, "none"),
     ("bcc.cgroup.offcpu.runq.time", "offcpu", 444, 0, Type::U64, Sem::COUNTER, "nanosec"),
     ("bcc.cgroup.offcpu.disk.time", "offcpu", 444, 2, Type::U64, Sem::COUNTER, "nanosec"),
     ("bcc.cgroup.offcpu.fault.time", "offcpu", 444, 4, Type::U64, Sem::COUNTER, "nanosec"),
@@ -284,6 +318,20 @@ const ADDED: [Beside; 188] = [
     ("bcc.cgroup.offcpu.kernel.count", "offcpu", 444, 27, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.offcpu.other.count", "offcpu", 444, 29, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.offcpu.name", "offcpu", 444, 30, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.file.slow.pid", "fsslower", 422, 0, Type::U32, Sem::INSTANT, "none"),
+    ("bcc.file.slow.comm", "fsslower", 422, 1, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.file.slow.file_op", "fsslower", 422, 2, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.file.slow.fs", "fsslower", 422, 3, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.file.slow.filename", "fsslower", 422, 4, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.file.slow.bytes", "fsslower", 422, 5, Type::U64, Sem::INSTANT, "byte"),
+    ("bcc.file.slow.offset", "fsslower", 422, 6, Type::I64, Sem::INSTANT, "byte"),
+    ("bcc.file.slow.err", "fsslower", 422, 7, Type::I32, Sem::INSTANT, "none"),
+    ("bcc.file.slow.lat", "fsslower", 422, 8, Type::U64, Sem::INSTANT, "nanosec"),
+    ("bcc.file.slow.time", "fsslower", 422, 9, Type::U64, Sem::INSTANT, "millisec"),
+    ("bcc.file.slow.seq", "fsslower", 422, 10, Type::U64, Sem::INSTANT, "none"),
+    ("bcc.file.slow.cgroup_path", "fsslower", 422, 11, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.file.slow.all.count", "fsslower", 2005, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.file.slow.lost.count", "fsslower", 2005, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.vfs.create.count", "vfsstat", 492, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.vfs.unlink.count", "vfsstat", 492, 1, Type::U64, Sem::COUNTER, "count"),
     ("bcc.vfs.mkdir.count", "vfsstat", 492, 2, Type::U64, Sem::COUNTER, "count"),
@@ -435,7 +483,11 @@ fn of_operations() -> impl Iterator<Item = Row> {
     static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
         let of =
             |module, name, series| histograms(module, &[], &[(name, series, series + 8, series + 104, OPERATIONS)]);
-        let connects = [("bcc.net.tcp", 414, 415, 421, &["connect"][..])];
+        let connects = [
+            ("bcc.net.tcp", 414, 415, 421, &["connect"][..]),
+            ("bcc.net.tcp", 417, 418, 2002, &["connect.peer"]),
+            ("bcc.net.tcp", 419, 420, 2003, &["accept"]),
+        ];
         const WAITS: &[&str] = &[
             "offcpu.runq",
             "offcpu.disk",
@@ -464,6 +516,8 @@ fn of_operations() -> impl Iterator<Item = Row> {
             of("ext4dist", "bcc.fs.ext4", 334),
             of("xfsdist", "bcc.fs.xfs", 335),
             of("zfsdist", "bcc.fs.zfs", 336),
+            histograms("btrfsdist", &[], &[("bcc.fs.btrfs", 423, 424, 425, OPERATIONS)]),
+            histograms("nfsdist", &[], &[("bcc.fs.nfs", 426, 427, 428, OPERATIONS)]),
         ]
         .concat()
     });
@@ -493,8 +547,10 @@ type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
 fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        let instances =
-            ![300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411, 414, 442, 450, 492].contains(&cluster);
+        let instances = ![
+            300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411, 414, 423, 426, 442, 450, 492, 2001, 2004, 2005,
+        ]
+        .contains(&cluster);
         Row {
             name,
             module,

@@ -1,6 +1,7 @@
 //! Options of a module's section: parsed, documented and defaulted from one declaration.
 
 mod errno;
+mod networks;
 mod pattern;
 mod probe_list;
 mod return_check;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 pub use crate::config::{did_you_mean, Value as OptionValue};
 pub use errno::Errno;
+pub use networks::{Network, Networks};
 pub use pattern::{Expression, Pattern};
 pub use probe_list::ProbeList;
 pub use return_check::ReturnCheck;

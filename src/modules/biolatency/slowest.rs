@@ -4,10 +4,10 @@ use super::disks::{DiskHistograms, MOST_DISKS};
 use super::{Operation, EPOCHS, SLOWESTS};
 use crate::bpf::types::{bio_epoch, bio_slowest};
 use crate::host::{since_1970, until_nul};
-use crate::kit::{Kernel, Row, Shape, Table, TableSpec, Window};
+use crate::kit::{Highest, Kernel, Row, Shape, Table, TableSpec, Window};
 use crate::metrics;
 use crate::modules::shared::cgroups::{CgroupPaths, Tree};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 metrics! {
     TIME: u64 = 0 "disk.slowest.time" INSTANT USEC "time of the slowest recent request of the disk, from allocation to completion";
@@ -59,7 +59,7 @@ pub struct Slowest {
     /// Time of the end of the last request that was taken from each row.
     taken: Vec<u64>,
     /// The slowest request of each part of the window that has one, by disk.
-    disks: BTreeMap<u64, VecDeque<(u64, Exemplar)>>,
+    disks: BTreeMap<u64, Highest<Exemplar>>,
     cgroups: CgroupPaths,
 }
 
@@ -78,12 +78,8 @@ impl Slowest {
             epoch.set(bio_epoch::number, self.epoch);
         }
         self.take(kernel, part);
-        for parts in self.disks.values_mut() {
-            while parts.front().is_some_and(|&(oldest, _)| !self.window.holds(oldest, part)) {
-                parts.pop_front();
-            }
-        }
-        self.cgroups.keep(self.disks.values().flatten().map(|(_, exemplar)| exemplar.cgroup));
+        self.disks.values_mut().for_each(|slowest| slowest.expire(self.window, part));
+        self.cgroups.keep(self.disks.values().flat_map(Highest::iter).map(|exemplar| exemplar.cgroup));
     }
 
     fn take(&mut self, kernel: &dyn Kernel, part: u64) {
@@ -95,22 +91,15 @@ impl Slowest {
             }
             let Some(exemplar) = read(row) else { continue };
             *taken = exemplar.ended;
-            let parts = self.disks.entry(row.get(bio_slowest::disk)).or_default();
-            match parts.back_mut() {
-                Some((latest, slowest)) if *latest == part => {
-                    if slowest.total < exemplar.total {
-                        *slowest = exemplar;
-                    }
-                }
-                _ => parts.push_back((part, exemplar)),
-            }
+            let slowest = self.disks.entry(row.get(bio_slowest::disk)).or_default();
+            slowest.add(part, exemplar, |exemplar| exemplar.total);
         }
     }
 
     /// Fills the table with the disks that are served.
     pub fn fill(&self, disks: &DiskHistograms, table: &mut Table) {
         for (word, name, labels) in disks.served() {
-            let parts = self.disks.get(&word).into_iter().flatten().map(|(_, exemplar)| exemplar);
+            let parts = self.disks.get(&word).into_iter().flat_map(Highest::iter);
             let Some(slowest) = parts.max_by_key(|exemplar| exemplar.total) else { continue };
             let row = table.named(name).labels(labels);
             let mut row = row

@@ -3,6 +3,7 @@
 use crate::bpf::types::{self, io_cells, io_owner, io_slot, io_stat, mark};
 use crate::host::until_nul;
 use crate::kit::*;
+use crate::modules::shared::ended::RowsOfProcesses;
 use crate::{maps, tracepoint};
 use std::collections::BTreeMap;
 
@@ -46,15 +47,8 @@ maps! {
 /// Maps of the table of submitters.
 pub const OWNER_MAPS: &[MapDef] = MAPS;
 
-/// Ticks (seconds) for which an ended process keeps its counts, more than the usual interval between two fetches.
-const GRACE: u64 = 60;
-/// Ticks for which an ended process keeps its counts while the table is crowded, so that the modules that share it see the last
-/// counts.
-const SHORT_GRACE: u64 = 2;
 /// Number of places that share a mark: 4 KB.
 const PART: usize = 32;
-/// Number of ticks after which each process is checked again.
-const TURNS: usize = 8;
 
 /// Counts of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,14 +127,11 @@ pub struct Owner {
 
 /// The table of submitters. Several modules may keep one each: they write the same into the kernel's table.
 pub struct SubmitterTable {
-    exists: fn(u32) -> bool,
-    /// Processes that have ended, by place in the table, with the tick at which that was found.
-    ended: BTreeMap<usize, (u64, u64)>,
+    processes: RowsOfProcesses<io_owner>,
+    /// Number of ticks so far, up to the end of the start.
     ticks: u64,
-    crowded: u64,
     /// Requests of unknown submitters at the end of the start: they had begun before the programs ran.
     under_way: u64,
-    claims: OwnedTable<io_owner>,
 }
 
 /// Number of ticks after which the start is over.
@@ -149,8 +140,8 @@ const START: u64 = 2;
 impl SubmitterTable {
     /// Makes a table. `exists` returns true if there is a process with this identifier.
     pub fn new(exists: fn(u32) -> bool) -> SubmitterTable {
-        let claims = OwnedTable::new(io_owner::key, io_owner::claims);
-        SubmitterTable { exists, ended: BTreeMap::new(), ticks: 0, crowded: 0, under_way: 0, claims }
+        let processes = RowsOfProcesses::new(io_owner::key, io_owner::claims, exists);
+        SubmitterTable { processes, ticks: 0, under_way: 0 }
     }
 
     /// Adds the hooks and maps of the table to a module's plan.
@@ -194,30 +185,13 @@ impl SubmitterTable {
 
     /// Frees the places of processes that ended some time ago. Called once a second.
     pub fn tick(&mut self, kernel: &dyn Kernel) {
-        self.ticks += 1;
-        let now = self.ticks;
-        if now <= START {
-            self.under_way = kernel.rows(STATS).sum(io_stat::unknown);
+        let stats = kernel.rows(STATS);
+        if self.ticks < START {
+            self.ticks += 1;
+            self.under_way = stats.sum(io_stat::unknown);
         }
-        let crowded = kernel.rows(STATS).sum(io_stat::crowded);
-        let hurry = std::mem::replace(&mut self.crowded, crowded) < crowded;
-        let grace = if hurry { SHORT_GRACE } else { GRACE };
-        self.claims.release_contested(kernel.rows(OWNERS).iter().enumerate());
-        for (place, row) in kernel.rows(OWNERS).iter().enumerate() {
-            let key @ 1.. = row.get(io_owner::key) else { continue };
-            if hurry || place % TURNS == now as usize % TURNS {
-                let pid = Submitter::read(key).pid;
-                if pid == 0 || (self.exists)(pid) {
-                    self.ended.remove(&place);
-                } else if self.ended.get(&place).is_none_or(|(ended, _)| *ended != key) {
-                    self.ended.insert(place, (key, now));
-                }
-            }
-            if self.ended.get(&place).is_some_and(|&(ended, since)| ended == key && now - since >= grace) {
-                self.ended.remove(&place);
-                self.claims.release(row);
-            }
-        }
+        let pid = |row: Row<'_, io_owner>| [Submitter::read(row.get(io_owner::key)).pid];
+        self.processes.tick(kernel.rows(OWNERS), stats.sum(io_stat::crowded), pid);
     }
 
     /// Reports requests that were not counted, or not for their process.
@@ -266,6 +240,7 @@ impl Disks {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::modules::shared::ended::{GRACE, TURNS};
 
     /// Names of disks in tests: `254:0` is `vda`.
     pub fn names(major: u32, minor: u32) -> Option<Vec<u8>> {
@@ -347,7 +322,7 @@ pub mod tests {
         for _ in 0..GRACE / 2 {
             owners.tick(&fake);
         }
-        owners.exists = |_| true;
+        owners.processes.exists = |_| true;
         for _ in 0..2 * GRACE {
             owners.tick(&fake);
         }

@@ -1,4 +1,4 @@
-//! The latency of a file system's operations, for ext4dist, xfsdist and zfsdist. Kernel side: bpf/shared/fsdist.bpf.h.
+//! The latency of a file system's operations, for ext4dist, xfsdist, btrfsdist, nfsdist and zfsdist. Kernel side: bpf/shared/fsdist.bpf.h.
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
@@ -7,10 +7,27 @@ use crate::kit::{
 };
 use crate::pcp::{Sem, Type, Units};
 
+/// Functions of a file system.
+pub struct Functions {
+    /// Name of the file system in /proc/filesystems.
+    pub name: &'static str,
+    /// Hooks of the functions behind open, read, write and fsync, then of further functions that open, which may be missing.
+    pub hooks: &'static [&'static Hook],
+}
+
+impl Functions {
+    /// Attaches all of them.
+    pub fn plan(&self, plan: &mut Plan) {
+        let (needed, more) = self.hooks.split_at(4);
+        needed.iter().for_each(|hook| plan.attach(hook));
+        more.iter().for_each(|hook| plan.attach_optional(hook));
+    }
+}
+
 /// A complete module for the operations of a file system.
 pub struct Operations {
-    /// Hooks of the functions behind open, read, write and fsync, in the order of `enum fs_op` and of the metrics.
-    pub hooks: [&'static Hook; 4],
+    /// Functions that are timed.
+    pub functions: Functions,
     /// Counters by CPU.
     pub rows: Rows<fs_row>,
     /// Map of start times.
@@ -19,8 +36,8 @@ pub struct Operations {
     pub constants: fn(&mut rodata, u32, u64),
     /// Processes that count.
     pub process: ProcessFilter,
-    /// The table of requests by power of two.
-    pub latency: &'static TableSpec,
+    /// The Python agent's table of requests by power of two, of file systems that it had.
+    pub latency: Option<&'static TableSpec>,
     /// Histograms of the operations, and their tables.
     pub series: &'static SeriesDef,
     /// True if the table for Prometheus is asked for.
@@ -33,14 +50,16 @@ impl Module for Operations {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
         let mask = plan_set_table(plan, self.starts.name, by_thread(host));
         (self.constants)(constants, mask, plan.only(&self.process));
-        self.hooks.iter().for_each(|hook| plan.attach(hook));
+        self.functions.plan(plan);
         plan.entries(self.rows.def.name, host.cpus);
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let Operations { latency, rows, series, prometheus, .. } = *self;
-        let running = Running::of(*self).at_once(latency, move |kernel, table| {
-            (0..4).for_each(|operation| operation_latency(rows, operation).read(kernel, table));
+        let running = latency.into_iter().fold(Running::of(*self), |running, latency| {
+            running.at_once(latency, move |kernel, table| {
+                (0..4).for_each(|operation| operation_latency(rows, operation).read(kernel, table));
+            })
         });
         NamedHistograms::add_tables(running, &[series], prometheus, |module| Some(&mut module.histograms))
             .tick(|module, kernel| module.histograms.tick(kernel))
@@ -62,13 +81,13 @@ impl Operations {
 #[macro_export]
 macro_rules! file_system {
     (
-        module: $module:literal, cluster: $cluster:literal, by_operation: $by_operation:literal, by_bucket: $by_bucket:literal, in_seconds: $in_seconds:literal, name: $name:literal, called: $called:literal,
-        needs: $needs:literal, open: $open:literal, read: $read:literal, write: $write:literal, fsync: $fsync:literal,
+        module: $module:literal, $(log2: $latency:ident $cluster:literal,)? by_operation: $by_operation:literal, by_bucket: $by_bucket:literal, in_seconds: $in_seconds:literal, name: $name:literal, called: $called:literal,
+        needs: $needs:literal, open: $open:literal $(or $also:ident $other:literal)*, read: $read:literal, write: $write:literal, fsync: $fsync:literal,
         constants: $mask:ident, $filter:ident,
     ) => {
         use $crate::bpf::types::{fs_row, set_numbers};
         use $crate::kit::*;
-        use $crate::modules::shared::fsdist::{operation_metric, Operations};
+        use $crate::modules::shared::fsdist::{Functions, Operations};
 
         $crate::options! {
             process;
@@ -87,40 +106,44 @@ macro_rules! file_system {
         const OF: &str = concat!("Of files on ", $called, ", by the functions that the module hooks.");
 
         static OPEN: Hook = $crate::function!($open, $needs);
+        $(static $also: Hook = $crate::function!($other, $needs);)*
         static READ: Hook = $crate::function!($read, $needs);
         static WRITE: Hook = $crate::function!($write, $needs);
         static FSYNC: Hook = $crate::function!($fsync, $needs);
 
+        /// Functions of the file system.
+        pub const FUNCTIONS: Functions = Functions { name: $name, hooks: &[&OPEN, &READ, &WRITE, &FSYNC, $(&$also),*] };
+
         const ROWS: Rows<fs_row> = Rows::new(concat!($name, "_rows"));
         const STARTS: MapDef = MapDef::private::<set_numbers>(concat!($name, "_starts"));
 
-        static LATENCY: TableSpec = TableSpec {
+        $(static $latency: TableSpec = TableSpec {
             cluster: $cluster,
             shape: Shape::Log2(Log2::MICROSECONDS),
             metrics: &[
-                operation_metric(
+                $crate::modules::shared::fsdist::operation_metric(
                     0,
                     concat!("fs.", $name, ".latency.open"),
                     concat!("opens of files on ", $called, " by the time they took"),
                 ),
-                operation_metric(
+                $crate::modules::shared::fsdist::operation_metric(
                     1,
                     concat!("fs.", $name, ".latency.read"),
                     concat!("reads of files on ", $called, " by the time they took"),
                 ),
-                operation_metric(
+                $crate::modules::shared::fsdist::operation_metric(
                     2,
                     concat!("fs.", $name, ".latency.write"),
                     concat!("writes of files on ", $called, " by the time they took"),
                 ),
-                operation_metric(
+                $crate::modules::shared::fsdist::operation_metric(
                     3,
                     concat!("fs.", $name, ".latency.fsync"),
                     concat!("synchronisations of files on ", $called, " by the time they took"),
                 ),
             ],
             ..TableSpec::NEW
-        };
+        };)?
 
         /// Histograms of the operations.
         pub static OF_OPERATIONS: SeriesDef = SeriesDef {
@@ -141,22 +164,22 @@ macro_rules! file_system {
             summary: concat!("latency of file operations on ", $called),
             overhead: Overhead::medium(concat!("190 ns per open, read, write or fsync on ", $called)),
             needs: $needs,
-            tables: &[&LATENCY, &TABLE, &BY_BUCKET, &IN_SECONDS],
+            tables: &[$(&$latency,)? &TABLE, &BY_BUCKET, &IN_SECONDS],
             options: OPTIONS,
-            hooks: &[&OPEN, &READ, &WRITE, &FSYNC],
+            hooks: FUNCTIONS.hooks,
             maps: &[ROWS.def, STARTS],
             counts: &[ROWS.def],
             make: |setup| {
                 let options = Options::read(setup.section)?;
                 Ok(Box::new(Operations {
-                    hooks: [&OPEN, &READ, &WRITE, &FSYNC],
+                    functions: FUNCTIONS,
                     rows: ROWS,
                     starts: STARTS,
                     constants: |constants, mask, filter| {
                         constants.$mask = mask;
                         constants.$filter = filter;
                     },
-                    latency: &LATENCY,
+                    latency: None$(.or(Some(&$latency)))?,
                     series: &OF_OPERATIONS,
                     prometheus: options.prometheus,
                     histograms: NamedHistograms::of_one(&OF_OPERATIONS, options.window.window(), options.buckets),
@@ -189,6 +212,7 @@ mod tests {
 
     const ROWS: Rows<fs_row> = Rows::new("zfs_rows");
     static HOOK: Hook = Hook { name: "f", tiers: &[], needs: "" };
+    static HOOKS: [&Hook; 4] = [&HOOK; 4];
 
     fn table(at: usize) -> &'static TableSpec {
         find("zfsdist").unwrap().tables[at]
@@ -196,12 +220,12 @@ mod tests {
 
     fn module() -> Running {
         let module = Operations {
-            hooks: [&HOOK; 4],
+            functions: Functions { name: "zfs", hooks: &HOOKS },
             rows: ROWS,
             starts: MapDef::private::<[u64; 2]>("test_starts"),
             constants: |_, _, _| (),
             process: ProcessFilter::default(),
-            latency: table(0),
+            latency: Some(table(0)),
             series: &OF_OPERATIONS,
             prometheus: false,
             histograms: NamedHistograms::of_one(&OF_OPERATIONS, Seconds(60).window(), Buckets::default()),

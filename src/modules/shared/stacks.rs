@@ -1,30 +1,21 @@
-//! Samples by stack, with names that are looked up while their processes live: as the tree of `proc.profile`, and as `proc.stacks`,
-//! with an instance for each stack, named as flame graphs need it.
+//! Stacks with names that are looked up while their processes live, and what is counted by them on demand, between the stores of
+//! `start` and `stop`: as the tree of `proc.profile`, and with an instance for each stack, named as flame graphs need it.
 
 use crate::bpf::types::prof_sample;
 use crate::host::{symbols, until_nul, CodeOf, Symbol};
 use crate::kit::*;
-use crate::metrics;
-use crate::pcp::json_string;
+use crate::pcp::{json_string, PmErr};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::Arc;
-
-metrics! {
-    SAMPLES: u64 = 0 "proc.stacks" COUNTER COUNT "stack sampling: samples by stack, as flame graphs take them";
-}
-
-/// The table of stacks, which is added to those of the module.
-pub static STACKS: TableSpec =
-    TableSpec { summary: "each stack", cluster: 310, shape: Shape::Numbered, metrics: METRICS, ..TableSpec::NEW };
 
 /// A frame's name and the kind of its code.
 type Frame = (Arc<str>, &'static str);
 
 /// A stack: two are equal if all of this is.
 #[derive(PartialEq, Eq, Hash)]
-struct Stack {
+pub struct Stack {
     pid: u32,
     comm: [u8; 16],
     user: Vec<u64>,
@@ -69,27 +60,17 @@ impl Stacks {
 
     /// Counts a sample. Returns false if its stack would be beyond `most`, so that it counts for its command only.
     pub fn add(&mut self, sample: &prof_sample, most: usize) -> bool {
-        let part = |bytes: i32, stack: &[u64]| {
-            let frames = usize::try_from(bytes).unwrap_or(0) / 8;
-            stack[..frames.min(stack.len())].to_vec()
-        };
-        let key = Stack {
-            pid: sample.pid,
-            comm: sample.comm,
-            user: part(sample.user_bytes, &sample.user),
-            kernel: part(sample.kernel_bytes, &sample.kernel),
-            user_missed: missed(sample.user_bytes),
-            kernel_missed: missed(sample.kernel_bytes),
-        };
+        let (kernel, user) = ((sample.kernel_bytes, &sample.kernel[..]), (sample.user_bytes, &sample.user[..]));
+        let key = Stack::new(sample.pid, sample.comm, kernel, user);
         if let Some(known) = self.known.get_mut(&key) {
             known.samples += 1;
-            self.folded.count(known.number);
+            self.folded.add(known.number, 1);
             return true;
         }
         let room = self.known.len() < most && self.bytes < Self::ROOM;
         let frames = if room { key.frames() } else { vec![command(&sample.comm)] };
         let number = self.folded.number(folded(&frames));
-        self.folded.count(number);
+        self.folded.add(number, 1);
         if room {
             self.bytes += frames.iter().map(|(name, _)| name.len() + size_of::<Frame>()).sum::<usize>();
             self.known.insert(key, Known { samples: 1, frames, number });
@@ -122,14 +103,45 @@ impl Stacks {
     }
 
     /// Fills the table with the samples by name.
-    pub fn fill(&self, table: &mut Table) {
-        for (&number, Count { name, samples, .. }) in &self.folded.counts {
-            table.numbered(number, name.as_bytes()).set(SAMPLES, *samples);
-        }
+    pub fn fill(&self, table: &mut Table, metric: Metric<u64>) {
+        self.folded.fill(table, metric);
     }
 }
 
+/// Returns the names of the kernel's functions in which a thread waits, outermost first, with commas between them. `stack` has
+/// their addresses, the innermost first.
+pub fn kernel_frames(stack: &[u64]) -> String {
+    let frames = names(stack, CodeOf::Kernel, KERNEL);
+    let frames: Vec<&str> = up_to(&frames, SWITCHES).iter().map(|(name, _)| &**name).collect();
+    frames.join(",")
+}
+
+/// The kernel's function inside of which a thread leaves its CPU. What lies within is the program that reads the stack.
+const SWITCHES: &str = "__schedule";
+
+/// Returns the frames outside of the kernel's function with this name, all if there is none.
+fn up_to<'a>(frames: &'a [Frame], end: &str) -> &'a [Frame] {
+    let place = frames.iter().rposition(|(name, libtype)| *libtype == KERNEL && &**name == end);
+    &frames[..place.unwrap_or(frames.len())]
+}
+
 impl Stack {
+    /// Makes a stack of its addresses, the innermost first, and of what `bpf_get_stack` returned for each part: bytes, or a negative
+    /// error number.
+    pub fn new(pid: u32, comm: [u8; 16], kernel: (i32, &[u64]), user: (i32, &[u64])) -> Stack {
+        let part = |(bytes, stack): (i32, &[u64])| {
+            let frames = usize::try_from(bytes).unwrap_or(0) / 8;
+            stack[..frames.min(stack.len())].to_vec()
+        };
+        let (user_missed, kernel_missed) = (missed(user.0), missed(kernel.0));
+        Stack { pid, comm, user: part(user), kernel: part(kernel), user_missed, kernel_missed }
+    }
+
+    /// Returns the name of the instance of a stack at which a thread waits.
+    pub fn name_of_wait(&self) -> String {
+        folded(up_to(&self.frames(), SWITCHES))
+    }
+
     /// Returns the named frames, the command first, then from the outermost on.
     fn frames(&self) -> Vec<Frame> {
         let mut frames = vec![command(&self.comm)];
@@ -137,13 +149,16 @@ impl Stack {
         if self.user_missed {
             frames.push(("[Missed User Stack]".into(), "user"));
         }
-        frames.extend(names(&self.kernel, CodeOf::Kernel, "kernel"));
+        frames.extend(names(&self.kernel, CodeOf::Kernel, KERNEL));
         if self.kernel_missed {
-            frames.push(("[Missed Kernel Stack]".into(), "kernel"));
+            frames.push(("[Missed Kernel Stack]".into(), KERNEL));
         }
         frames
     }
 }
+
+/// The kind of the kernel's code.
+const KERNEL: &str = "kernel";
 
 /// The command for samples beyond the largest number of commands.
 const OTHERS: [u8; 16] = *b"[others]\0\0\0\0\0\0\0\0";
@@ -181,7 +196,7 @@ fn folded(frames: &[Frame]) -> String {
         if frame.is_empty() {
             name.push_str("[unknown]");
         }
-        if *libtype == "kernel" {
+        if *libtype == KERNEL {
             name.push_str("_[k]");
         }
     }
@@ -193,7 +208,7 @@ fn identifier(secret: Secret, name: &str) -> u32 {
     secret.hash(name.as_bytes()) as u32 & Folded::MOST
 }
 
-/// The samples of a name.
+/// The samples of a name, or the time.
 struct Count {
     name: String,
     samples: u64,
@@ -201,9 +216,9 @@ struct Count {
     recent: bool,
 }
 
-/// Samples by name, each with its number.
+/// Samples by name, or times, each with its number. They continue over runs: a client would take a step back for a gap.
 #[derive(Default)]
-struct Folded {
+pub struct Folded {
     counts: BTreeMap<u32, Count>,
     /// Bytes of all names.
     bytes: usize,
@@ -219,7 +234,7 @@ impl Folded {
 
     /// Returns the number of a name, which keeps it: its identifier, or the next free number if another name has that already. Nobody
     /// can bring that about, and among thousands of names it is rare.
-    fn number(&mut self, name: String) -> u32 {
+    pub fn number(&mut self, name: String) -> u32 {
         let mut number = identifier(secret(), &name);
         while let Some(other) = self.counts.get(&number) {
             if other.name == name {
@@ -235,15 +250,23 @@ impl Folded {
         number
     }
 
-    fn count(&mut self, number: u32) {
+    /// Adds samples to those of a name with this number.
+    pub fn add(&mut self, number: u32, samples: u64) {
         if let Some(count) = self.counts.get_mut(&number) {
-            count.samples += 1;
+            count.samples += samples;
             count.recent = true;
         }
     }
 
+    /// Fills a row of the table for each name.
+    pub fn fill(&self, table: &mut Table, metric: Metric<u64>) {
+        for (&number, Count { name, samples, .. }) in &self.counts {
+            table.numbered(number, name.as_bytes()).set(metric, *samples);
+        }
+    }
+
     /// Begins a run. If half of the room is used, names without samples in the last run give way.
-    fn begin(&mut self) {
+    pub fn begin(&mut self) {
         if self.bytes > Self::ROOM / 2 {
             // One that the next number follows stays: the name there may be one that found this number taken.
             let followed =
@@ -255,6 +278,82 @@ impl Folded {
             }
         }
         self.counts.values_mut().for_each(|count| count.recent = false);
+    }
+}
+
+/// A run that clients begin and end by stores, as of the Python agent's profiler: a start during a run and a stop without one are
+/// logged and otherwise ignored.
+pub struct Run {
+    /// Name of the module's section, for the log.
+    name: String,
+    is_on: bool,
+    /// Limits log lines about refused stores, which any client may try.
+    refusals: EveryMinute,
+}
+
+/// An order that a client stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Begin a run.
+    Start,
+    /// End it.
+    Stop,
+    /// Forget what was counted.
+    Clear,
+}
+
+impl Run {
+    /// Makes a run that has not begun, of a section with this name.
+    pub fn new(name: &str) -> Run {
+        Run { name: name.into(), is_on: false, refusals: EveryMinute::default() }
+    }
+
+    /// True between start and stop.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Returns the state as clients read it.
+    pub fn state(&self) -> &'static str {
+        if self.is_on {
+            "started"
+        } else {
+            "stopped"
+        }
+    }
+
+    /// Returns the order that a stored value gives, from which on the run is on or not; `None` if it makes no sense now, which is logged;
+    /// `PM_ERR_BADSTORE` for other values.
+    pub fn order(&mut self, value: &[u8]) -> Result<Option<Order>, PmErr> {
+        let order = match value {
+            b"start" => Order::Start,
+            b"stop" => Order::Stop,
+            b"clear" => Order::Clear,
+            _ => return Err(PmErr::BADSTORE),
+        };
+        let refusal = match (order, self.is_on) {
+            (Order::Start, true) => "already started",
+            (Order::Clear, true) => "not cleared: sampling is running, stop it first",
+            (Order::Stop, false) => "not started",
+            _ => {
+                self.is_on = order == Order::Start;
+                return Ok(Some(order));
+            }
+        };
+        self.log(refusal);
+        Ok(None)
+    }
+
+    /// Takes a start back that failed.
+    pub fn failed(&mut self, error: impl Display) {
+        self.is_on = false;
+        self.log(&format!("not started: {error}"));
+    }
+
+    fn log(&mut self, refusal: &str) {
+        if let Some(more) = self.refusals.due() {
+            log::error!("{}: {refusal}{more}", self.name);
+        }
     }
 }
 
@@ -359,7 +458,7 @@ pub mod tests {
 
     fn filled(stacks: &Stacks) -> Vec<(String, u64)> {
         let mut table = Table::new(1);
-        stacks.fill(&mut table);
+        stacks.fill(&mut table, Metric::new(0));
         named(&table)
     }
 
@@ -457,7 +556,7 @@ pub mod tests {
             folded.begin();
             for name in names {
                 let number = folded.number((*name).into());
-                folded.count(number);
+                folded.add(number, 1);
             }
             folded.counts.values().map(|count| (count.name.len(), count.samples)).max()
         };
@@ -472,7 +571,7 @@ pub mod tests {
         assert_eq!(second, first + 1);
         folded.number(long);
         folded.begin();
-        folded.count(second);
+        folded.add(second, 1);
         folded.number("y".repeat(Folded::ROOM / 4));
         folded.begin();
         assert_eq!(folded.number(twins[1].clone()), second);

@@ -1,0 +1,118 @@
+//! Names of what programs count by as a number: remote networks (bpf/shared/networks.bpf.h), local ports, users.
+
+use super::places::Names;
+use crate::bpf::types;
+use crate::host::Account;
+use crate::kit::{Network, Networks, SeriesLabel, SeriesLabels};
+use nix::unistd::Uid;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Number of the network of IPv4 whose prefix is 0 (`NETWORK_IPV4`).
+const IPV4: u64 = 1 << 40;
+/// Number of the network of IPv6 whose prefix is 0 (`NETWORK_ZERO`).
+const ZERO: u64 = 1 << 41;
+
+/// Tells the programs how to find the network of an address.
+pub fn set_networks(networks: &Networks, constants: &mut types::rodata) {
+    constants.network_prefixes = networks.masks();
+    let Networks::List(list) = networks else { return };
+    constants.networks_all = list.len() as u32;
+    constants.networks_ipv4 = list.iter().filter(|network| network.address.is_ipv4()).count() as u32;
+    for (at, network) in list.iter().enumerate() {
+        (constants.network_bits[at], constants.network_masks[at]) = network.prefix();
+    }
+}
+
+/// Names of what programs count by as a number that says all about it.
+pub enum Numbers {
+    /// Networks, by how they are told apart.
+    Networks(Networks),
+    /// Ports.
+    Ports,
+    /// Users: ids, and one.
+    Users,
+}
+
+/// Returns the name of a user; the id of one without.
+pub fn user_name(id: u32) -> String {
+    Account::of(Uid::from_raw(id)).map_or_else(|| id.to_string(), |account| account.name)
+}
+
+impl Numbers {
+    fn name(&self, id: u64) -> Option<String> {
+        match self {
+            Numbers::Networks(Networks::List(list)) => {
+                Some(list.get(usize::try_from(id).ok()?.checked_sub(1)?)?.to_string())
+            }
+            Numbers::Networks(Networks::Bits(four, six)) => {
+                let (address, bits): (IpAddr, u32) = match id {
+                    IPV4..ZERO => (Ipv4Addr::from((id - IPV4) as u32).into(), *four),
+                    ZERO => (Ipv6Addr::UNSPECIFIED.into(), *six),
+                    _ => (Ipv6Addr::from(u128::from(id) << 64).into(), *six),
+                };
+                Some(Network::of(address, bits).to_string())
+            }
+            Numbers::Networks(Networks::None) => None,
+            Numbers::Ports => Some(id.to_string()),
+            Numbers::Users => Some(user_name(u32::try_from(id.checked_sub(1)?).ok()?)),
+        }
+    }
+}
+
+impl Names for Numbers {
+    fn find(&self, ids: &mut HashSet<u64>, found: &mut dyn FnMut(u64, Vec<u8>)) {
+        ids.retain(|&id| match self.name(id) {
+            Some(name) => {
+                found(id, name.into_bytes());
+                false
+            }
+            None => true,
+        });
+    }
+
+    fn is_there(&self, _id: u64, _name: &[u8]) -> bool {
+        true
+    }
+
+    fn series(&self, _id: u64, name: &[u8]) -> Vec<u8> {
+        name.into()
+    }
+
+    fn labels(&self, name: &[u8]) -> SeriesLabels {
+        let label = match self {
+            Numbers::Networks(_) => "network",
+            Numbers::Ports => "port",
+            Numbers::Users => "user",
+        };
+        vec![(label, SeriesLabel::Text(String::from_utf8_lossy(name).into_owned()))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_says_which_network_it_is() {
+        let bits = Numbers::Networks(Networks::Bits(24, 48));
+        let named = |names: &Numbers, ids: &[u64]| {
+            let (mut left, mut found) = (ids.iter().copied().collect(), Vec::new());
+            names.find(&mut left, &mut |_, name| found.push(String::from_utf8(name).unwrap()));
+            found.sort();
+            (found, left.len())
+        };
+        let (found, left) = named(&bits, &[IPV4 | 0x0a58_0000, ZERO, 0x2001_0db8_0001_0000]);
+        assert_eq!((found.join(" "), left), ("10.88.0.0/24 2001:db8:1::/48 ::/48".into(), 0));
+        let network = |address: &str, bits| Network::of(address.parse().unwrap(), bits);
+        let list = Networks::List(vec![network("10.0.0.0", 8), network("2001:db8::", 32)]);
+        let (found, left) = named(&Numbers::Networks(list.clone()), &[1, 2, 3]);
+        assert_eq!((found.join(" "), left), ("10.0.0.0/8 2001:db8::/32".into(), 1));
+        let mut constants = crate::bpf::constants();
+        set_networks(&list, &mut constants);
+        assert_eq!((constants.networks_ipv4, constants.networks_all), (1, 2));
+        assert_eq!(constants.network_bits[..2], [0x0a00_0000, 0x2001_0db8_0000_0000]);
+        assert_eq!(named(&Numbers::Ports, &[443]).0, ["443"]);
+        assert_eq!(named(&Numbers::Users, &[1, 4_000_000_000]).0.join(" "), "3999999999 root");
+    }
+}
