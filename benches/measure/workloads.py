@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+import pty
 import socket
 import subprocess
 import sys
@@ -235,6 +236,34 @@ def folio(folder):
         return floor.seen()
 
 
+# Where the kernel has the pointer to an open file of this process: the first member of what its calls are given.
+SEE_OPEN_FILE = """
+struct fdtable {{ unsigned long *fd; }} __attribute__((preserve_access_index));
+struct files_struct {{ struct fdtable *fdt; }} __attribute__((preserve_access_index));
+struct task_struct {{ struct files_struct *files; int tgid; }} __attribute__((preserve_access_index));
+long (*read)(void *, unsigned, const void *) = (void *)113;
+struct task_struct *task = ((struct task_struct *(*)(void))35)();
+struct files_struct *files; struct fdtable *table; unsigned long *fd; int tgid = 0;
+read(&tgid, sizeof(tgid), &task->tgid);
+if (tgid != {process}) return 0;
+read(&files, sizeof(files), &task->files);
+read(&table, sizeof(table), &files->fdt);
+read(&fd, sizeof(fd), &table->fd);
+seen = (unsigned long)(fd + {number});
+return 0;"""
+TERMINALS = []
+
+
+def terminal(folder):
+    """A call on a terminal that stays open, as far as a program reads of it."""
+    TERMINALS.append(pty.openpty())
+    body = SEE_OPEN_FILE.format(process=os.getpid(), number=TERMINALS[-1][1]).replace("\n", " ")
+    floor = Floor(folder, {"see": Small("raw_tp/sys_enter", body)})
+    with floor:
+        os.getppid()
+        return floor.seen()
+
+
 def metric(cluster, item):
     """The identifier of a metric."""
     return 149 << 22 | cluster << 10 | item
@@ -268,6 +297,7 @@ CALLS = {
     "klockstat": Calls("mutex_lock", "mutex_unlock", counts=[metric(31, 1), metric(31, 5)]),
     "kprobe_hits": Calls("vfs_open", counts=[metric(103, 0)]),
     "nfsdist": counts(426, "nfs_file_open", "nfs_file_read", "nfs_file_write", "nfs_file_fsync"),
+    "tty": Calls("tty_read", "tty_write", pointer=terminal, counts=[metric(486, 0), metric(486, 2)]),
     "xfsdist": operations(6, "xfs_file_open", "xfs_file_read_iter", "xfs_file_write_iter", "xfs_file_fsync"),
     "zfsdist": operations(7, "zpl_open", "zpl_iter_read", "zpl_iter_write", "zpl_fsync"),
 }

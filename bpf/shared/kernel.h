@@ -213,8 +213,33 @@ struct sched_entity {
 	__u64 sum_exec_runtime;
 };
 
+struct upid {
+	int nr;
+};
+
+/* numbers: in each namespace, the outermost first */
+struct pid {
+	struct upid numbers[1];
+};
+
+struct tty_driver {
+	int major;
+	int minor_start;
+};
+
+/* driver_data: of a pseudo-terminal its dentry in devpts */
 struct tty_struct {
+	struct tty_driver *driver;
+	int index;
+	struct {
+		struct pid *session;
+	} ctrl;
+	void *driver_data;
 	char name[64];
+};
+
+struct tty_file_private {
+	struct tty_struct *tty;
 };
 
 /* what the threads of a process share; live: how many have not begun to end */
@@ -378,6 +403,7 @@ struct file_system_type {
 };
 
 struct super_block {
+	__u32 s_dev;
 	struct file_system_type *s_type;
 };
 
@@ -401,6 +427,7 @@ struct inode {
 
 struct file {
 	__u32 f_mode;
+	void *private_data;
 	struct inode *f_inode;
 	struct path f_path;
 };

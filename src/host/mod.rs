@@ -35,7 +35,9 @@ pub use libraries::{library, program_or_library};
 pub use machine::{cpus, file_systems, host, online_cpus, page_size, seconds_since_1970, since_1970};
 pub use per_cpu::per_cpu_distance;
 pub use process_symbols::Symbol;
-pub use processes::{cmdline, comm, command_word, exists, in_namespace, until_nul, with_sockets, Process, Watch};
+pub use processes::{
+    cmdline, comm, command_word, exists, in_namespace, until_nul, user_of, with_sockets, Process, Watch,
+};
 pub use regular::{open_regular, open_regular_of};
 pub use symbols::{forget_symbols, forget_unused_symbols, kernel_functions, symbols, unnamed, CodeOf};
 pub use tracefs::{tracefs, Events, TRACEFS};

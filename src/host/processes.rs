@@ -55,6 +55,12 @@ pub fn comm(pid: u32) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{pid}/comm")).ok().map(|comm| comm.trim_ascii_end().to_vec())
 }
 
+/// Returns the user id of a process, which it began with, unless it has changed that: the real one.
+pub fn user_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// True if a process (not a thread of one) exists, including as a zombie.
 pub fn exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()

@@ -36,6 +36,7 @@ mod tcpperpid;
 mod tcpretrans;
 mod tcptop;
 mod tracepoint_hits;
+mod tty;
 mod ucalls;
 mod uprobe_hits;
 mod usdt_hits;
@@ -91,6 +92,7 @@ pub const MODULES: &[&Spec] = &[
     &btrfsdist::SPEC,
     &nfsdist::SPEC,
     &fsslower::SPEC,
+    &tty::SPEC,
 ];
 
 /// Returns the module that `module = PATH` or `[NAME]` names.

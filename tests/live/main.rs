@@ -44,5 +44,6 @@ mod tcplife;
 mod tcpperpid;
 mod tcpretrans;
 mod tcptop;
+mod tty;
 mod usdt;
 mod vfsstat;

@@ -89,6 +89,7 @@ fn files_are_put_in_place_and_taken_out_again() {
         "pmlogconf/corebcc/runqlat-buckets",
         "pmlogconf/corebcc/status",
         "pmlogconf/corebcc/tcpconnect",
+        "pmlogconf/corebcc/tty",
         "pmlogconf/corebcc/uprobe_hits",
         "pmlogconf/corebcc/vfsstat",
         "pmlogconf/corebcc/xfsdist",

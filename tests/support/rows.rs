@@ -113,7 +113,7 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-const ADDED: [Beside; 236] = [
+const ADDED: [Beside; 241] = [
     ("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.calls", "cgroup_net", 464, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.bytes", "cgroup_net", 464, 1, Type::U64, Sem::COUNTER, "byte"),
@@ -318,6 +318,11 @@ const ADDED: [Beside; 236] = [
     ("bcc.cgroup.offcpu.kernel.count", "offcpu", 444, 27, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.offcpu.other.count", "offcpu", 444, 29, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.offcpu.name", "offcpu", 444, 30, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.tty.read.count", "tty", 486, 0, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.tty.read.bytes", "tty", 486, 1, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.tty.write.count", "tty", 486, 2, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.tty.write.bytes", "tty", 486, 3, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.tty.name", "tty", 486, 4, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.file.slow.pid", "fsslower", 422, 0, Type::U32, Sem::INSTANT, "none"),
     ("bcc.file.slow.comm", "fsslower", 422, 1, Type::STRING, Sem::INSTANT, "none"),
     ("bcc.file.slow.file_op", "fsslower", 422, 2, Type::STRING, Sem::INSTANT, "none"),

@@ -50,7 +50,7 @@ impl<T: Tree> Names for T {
         series_name(&Cgroup { id, path: path.into() })
     }
 
-    fn labels(&self, path: &[u8]) -> SeriesLabels {
+    fn labels(&self, _id: u64, path: &[u8]) -> SeriesLabels {
         Tree::labels(self, path)
     }
 }

@@ -79,7 +79,7 @@ impl Names for Numbers {
         name.into()
     }
 
-    fn labels(&self, name: &[u8]) -> SeriesLabels {
+    fn labels(&self, _id: u64, name: &[u8]) -> SeriesLabels {
         let label = match self {
             Numbers::Networks(_) => "network",
             Numbers::Ports => "port",

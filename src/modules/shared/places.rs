@@ -74,8 +74,8 @@ pub trait Names {
     fn is_there(&self, id: u64, name: &[u8]) -> bool;
     /// Returns the name of the owner's series.
     fn series(&self, id: u64, name: &[u8]) -> Vec<u8>;
-    /// Returns the labels of an owner by its name.
-    fn labels(&self, name: &[u8]) -> SeriesLabels;
+    /// Returns the labels of an owner, or of those without a series by their name and 0.
+    fn labels(&self, id: u64, name: &[u8]) -> SeriesLabels;
 }
 
 /// Histograms of owners with their windows.
@@ -159,7 +159,7 @@ impl<R> PlacedHistograms<R> {
         window: Window,
         buckets: Buckets,
     ) -> Self {
-        let labels = names.as_ref().map_or_else(|_| SeriesLabels::new(), |names| names.labels(OTHER));
+        let labels = names.as_ref().map_or_else(|_| SeriesLabels::new(), |names| names.labels(0, OTHER));
         PlacedHistograms {
             of,
             names: names.map(|names| Box::new(names) as Box<dyn Names + Send>),
@@ -179,7 +179,7 @@ impl<R> PlacedHistograms<R> {
     /// Adds a series for an owner that may not have counted yet: clients need the value before an event to see it.
     pub fn begin(&mut self, id: u64, name: &[u8]) {
         if let Ok(names) = &self.names {
-            let series = Series { stays: true, ..Series::new(names.labels(name), self.of.histograms.len()) };
+            let series = Series { stays: true, ..Series::new(names.labels(id, name), self.of.histograms.len()) };
             self.series.insert(names.series(id, name), series);
         }
     }
@@ -293,7 +293,10 @@ impl<R> PlacedHistograms<R> {
                 (Some(name), Ok(names)) => {
                     let histograms = self.of.histograms.len();
                     let series = place.series.insert(names.series(id, name));
-                    self.series.entry(series.clone()).or_insert_with(|| Series::new(names.labels(name), histograms))
+                    let series =
+                        self.series.entry(series.clone()).or_insert_with(|| Series::new(Vec::new(), histograms));
+                    series.labels = names.labels(id, name).into();
+                    series
                 }
                 _ => &mut self.other,
             };
@@ -578,7 +581,7 @@ mod tests {
         let mut table = Table::of(&BY_BUCKET);
         cgroups.fill_buckets(&fake, &mut table);
         assert_eq!((table.len(), table.name(6), table.number(6, 0)), (3 * 26, "64-127::/a".into(), Some(4)));
-        assert_eq!(table.labels(30), Some(&tree.labels(b"/b c")));
+        assert_eq!(table.labels(30), Some(&Names::labels(&tree, 11, b"/b c")));
     }
 
     #[test]
