@@ -299,7 +299,7 @@ mod tests {
             line.split(" | ").nth(2).unwrap().to_owned()
         };
         assert_eq!(order("tcplife"), "rows, latest first");
-        assert_eq!(order("execsnoop"), "rows, latest first");
+        assert_eq!(order("execsnoop"), "rows, latest first; none", "and a table without instances");
         assert_eq!(order("tcptop"), "rows, most bytes first");
         assert_eq!(order("biotop"), "rows, most bytes first or as `sort` orders them");
     }

@@ -298,6 +298,10 @@ CALLS = {
     "kprobe_hits": Calls("vfs_open", counts=[metric(103, 0)]),
     "nfsdist": counts(426, "nfs_file_open", "nfs_file_read", "nfs_file_write", "nfs_file_fsync"),
     "tty": Calls("tty_read", "tty_write", pointer=terminal, counts=[metric(486, 0), metric(486, 2)]),
+    "vfsstat": Calls(
+        *("vfs_read", "vfs_write", "vfs_open", "vfs_fsync_range", "__x64_sys_fsync", "__x64_sys_fdatasync"),
+        *("security_inode_unlink", "security_inode_mkdir", "security_inode_rmdir"),
+    ),
     "xfsdist": operations(6, "xfs_file_open", "xfs_file_read_iter", "xfs_file_write_iter", "xfs_file_fsync"),
     "zfsdist": operations(7, "zpl_open", "zpl_iter_read", "zpl_iter_write", "zpl_fsync"),
 }
@@ -342,5 +346,4 @@ WORKLOADS = {
     "tcpretrans": knock,
     "tcptop": converse,
     "tracepoint_hits": spawn,
-    "vfsstat": files,
 }

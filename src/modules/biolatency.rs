@@ -134,6 +134,7 @@ pub const SPEC: Spec = Spec {
         &sizes::IN_SECONDS,
         &slowest::TABLE,
         &slow::TABLE,
+        &slow::counts::TABLE,
         &stacked::TABLE,
         &stacked::BY_BUCKET,
         &stacked::IN_SECONDS,
@@ -282,6 +283,9 @@ impl Module for Biolatency {
                 let running = running.table(&slow::TABLE, |module, kernel, table| {
                     module.drain(kernel);
                     module.slow.iter().for_each(|slow| slow.fill(table));
+                });
+                let running = running.quick(&slow::counts::TABLE, |module, kernel, table| {
+                    module.slow.iter().for_each(|slow| slow::counts::fill(slow, kernel, table));
                 });
                 running.woken(Self::drain).events(|module| module.slow.as_ref().map_or(0, SlowRequests::events))
             })

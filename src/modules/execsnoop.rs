@@ -45,6 +45,21 @@ mod rows {
     }
 }
 
+mod counts {
+    use super::*;
+
+    metrics! {
+        LOST: u64 = 0 "proc.execs.lost.count" | "bpf.execsnoop.lost" COUNTER COUNT "execs that got no row";
+    }
+
+    pub static TABLE: TableSpec =
+        TableSpec::single("execs that got no row", 2006, METRICS).with_options(&["bpf_names"]);
+
+    pub fn fill(module: &mut Execsnoop, kernel: &dyn Kernel, table: &mut Table) {
+        table.single().set(LOST, module.latest.lost(kernel));
+    }
+}
+
 latest! { "exec", exec_event, rows::COLUMNS; }
 
 options! {
@@ -73,7 +88,7 @@ pub const SPEC: Spec = Spec {
     name: "execsnoop",
     summary: "new programs with their arguments",
     overhead: Overhead::low("1.1 us per exec"),
-    tables: &[&TABLE, &rows::TABLE],
+    tables: &[&TABLE, &rows::TABLE, &counts::TABLE],
     options: OPTIONS,
     hooks: &[&EXEC, &RETURN],
     maps: MAPS,
@@ -166,10 +181,11 @@ impl Module for Execsnoop {
                 });
             })
             .when(bpf_names, |running| {
-                running.table(&rows::TABLE, |module, kernel, table| {
+                let running = running.table(&rows::TABLE, |module, kernel, table| {
                     module.drain(kernel);
                     module.latest.fill(table, rows::put);
-                })
+                });
+                running.quick(&counts::TABLE, counts::fill)
             })
             .tick(Self::drain)
             .events(|module| module.latest.events())
@@ -182,6 +198,7 @@ impl Module for Execsnoop {
 mod tests {
     use super::*;
     use crate::bpf::record_bytes;
+    use crate::bpf::types::latest_stat;
     use crate::config::Config;
     use crate::pcp::Atom;
 
@@ -253,6 +270,9 @@ mod tests {
             assert_eq!(cells(&ours), cells(&pmdabpfs));
         }
         assert_eq!([5, 7].map(|column| pmdabpfs.value(0, column)), [Atom::U32(1000), Atom::U64(3)].map(Some));
+        let fake = Fake::new().with(LOST, 1);
+        fake.set(LOST, 0, latest_stat::full, 5);
+        assert_eq!(fake.filled(&counts::TABLE, &module).number(0, 0), Some(5));
     }
 
     #[test]

@@ -131,8 +131,19 @@ mod tests {
     use crate::modules::MODULES;
 
     /// The tables of biolatency's histograms: clusters and numbers of columns.
-    const DISKS: &[(u32, usize)] =
-        &[(320, 60), (321, 8), (324, 28), (323, 4), (325, 14), (326, 2), (337, 10), (311, 11), (330, 29), (347, 4)];
+    const DISKS: &[(u32, usize)] = &[
+        (320, 60),
+        (321, 8),
+        (324, 28),
+        (323, 4),
+        (325, 14),
+        (326, 2),
+        (337, 10),
+        (311, 11),
+        (2007, 1),
+        (330, 29),
+        (347, 4),
+    ];
 
     fn meant(names: &[&str]) -> (Vec<(u32, usize)>, Vec<String>) {
         meant_of(

@@ -113,7 +113,7 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-const ADDED: [Beside; 241] = [
+const ADDED: [Beside; 242] = [
     ("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.calls", "cgroup_net", 464, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.bytes", "cgroup_net", 464, 1, Type::U64, Sem::COUNTER, "byte"),
@@ -133,6 +133,7 @@ const ADDED: [Beside; 241] = [
     ("bcc.proc.execs.time", "execsnoop", 312, 6, Type::U64, Sem::INSTANT, "millisec"),
     ("bcc.proc.execs.seq", "execsnoop", 312, 7, Type::U64, Sem::INSTANT, "none"),
     ("bcc.proc.execs.cgroup_path", "execsnoop", 312, 8, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.proc.execs.lost.count", "execsnoop", 2006, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.proc.exit.pid", "exitsnoop", 403, 0, Type::U32, Sem::INSTANT, "none"),
     ("bcc.proc.exit.tid", "exitsnoop", 403, 1, Type::U32, Sem::INSTANT, "none"),
     ("bcc.proc.exit.ppid", "exitsnoop", 403, 2, Type::U32, Sem::INSTANT, "none"),
@@ -400,7 +401,7 @@ const FOR_PROMETHEUS: [(&str, Type, &str); 3] = [
 
 /// Metrics of disks other than histograms.
 #[rustfmt::skip]
-const OF_DISKS: [Beside; 26] = [
+const OF_DISKS: [Beside; 27] = [
     ("bcc.disk.dev.name",          "biolatency", 320, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.disk.dev.read.bytes",    "biolatency", 320, 1, Type::U64,    Sem::COUNTER,  "byte"),
     ("bcc.disk.dev.write.bytes",   "biolatency", 320, 2, Type::U64,    Sem::COUNTER,  "byte"),
@@ -426,6 +427,7 @@ const OF_DISKS: [Beside; 26] = [
     ("bcc.disk.slow.time", "biolatency", 311, 8, Type::U64, Sem::INSTANT, "millisec"),
     ("bcc.disk.slow.seq", "biolatency", 311, 9, Type::U64, Sem::INSTANT, "none"),
     ("bcc.disk.slow.cgroup_path", "biolatency", 311, 10, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.disk.slow.lost.count", "biolatency", 2007, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.disk.stacked.name",      "biolatency", 330, 0, Type::STRING, Sem::DISCRETE, "none"),
 ];
 
@@ -554,6 +556,7 @@ fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
         let instances = ![
             300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411, 414, 423, 426, 442, 450, 492, 2001, 2004, 2005,
+            2006, 2007,
         ]
         .contains(&cluster);
         Row {

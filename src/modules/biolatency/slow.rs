@@ -30,6 +30,24 @@ metrics! {
 pub static TABLE: TableSpec =
     TableSpec::latest("the latest requests that took long", 311, METRICS).with_options(&["slow"]);
 
+/// Requests without a row.
+pub mod counts {
+    use super::*;
+
+    metrics! {
+        LOST: u64 = 0 "disk.slow.lost.count" | "bpf.biosnoop.lost" COUNTER COUNT "requests that took long and got no row";
+    }
+
+    /// Table of their number.
+    pub static TABLE: TableSpec =
+        TableSpec::single("requests that took long and got no row", 2007, METRICS).with_options(&["slow"]);
+
+    /// Fills the table.
+    pub fn fill(slow: &SlowRequests, kernel: &dyn Kernel, table: &mut Table) {
+        table.single().set(LOST, slow.latest.lost(kernel));
+    }
+}
+
 latest! { "slow", bio_slow, Columns { time: TIME, seq: SEQ, cgroup_path: CGROUP_PATH }; }
 
 /// Maps of the table.
