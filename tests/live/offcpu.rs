@@ -1,6 +1,7 @@
 //! offcpu against waits of known number and time, and against what the kernel keeps of a process.
 
 use crate::cgroups::{hierarchy, Cgroup};
+use crate::common::skip;
 use crate::common::tracers::UnseenArrivals;
 use crate::support::{alone, names, number, Agent, Sleeper};
 use corebcc::host::Controller;
@@ -9,9 +10,11 @@ use corebcc::modules::find;
 use corebcc::pcp::Atom;
 use nix::libc;
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::atomic::AtomicU32;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const MILLISECOND: i64 = 1_000_000;
@@ -444,4 +447,100 @@ fn a_lock_has_the_waits_of_its_process() {
     assert_eq!((time, count), waits["lock"], "{locks:?}");
     lost(&mut agent);
     assert!(max <= time && max >= time / count, "the longest: {locks:?}");
+}
+
+/// A file on a disk, with a NUL at its end.
+static FILE: OnceLock<CString> = OnceLock::new();
+const BLOCK: usize = 4096;
+const BLOCKS: usize = 16384;
+const READS: usize = 10000;
+const FAULTS: usize = 3000;
+
+/// The order 0 is to read blocks past the page cache, 1 to read as many by page faults, any other to do nothing.
+fn wait_for_disk(order: u32) {
+    let path = FILE.get().map_or(null(), |path| path.as_ptr());
+    let place = |nth: usize| nth * 7919 % BLOCKS * BLOCK;
+    // SAFETY: the memory has the size of what is read into it, and the mapping that of the file.
+    unsafe {
+        match order {
+            0 => {
+                let file = libc::open(path, libc::O_RDONLY | libc::O_DIRECT);
+                let memory = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                let block = libc::mmap(null_mut(), BLOCK, libc::PROT_READ | libc::PROT_WRITE, memory, -1, 0);
+                (0..READS).for_each(|nth| _ = libc::pread(file, block, BLOCK, place(nth) as i64));
+                libc::close(file);
+            }
+            1 => {
+                let file = libc::open(path, libc::O_RDONLY);
+                libc::posix_fadvise(file, 0, 0, libc::POSIX_FADV_DONTNEED);
+                let pages = libc::mmap(null_mut(), BLOCKS * BLOCK, libc::PROT_READ, libc::MAP_PRIVATE, file, 0);
+                libc::madvise(pages, BLOCKS * BLOCK, libc::MADV_RANDOM);
+                (0..FAULTS).for_each(|nth| _ = pages.cast::<u8>().add(place(nth)).read_volatile());
+                libc::close(file);
+            }
+            _ => (),
+        }
+    }
+}
+
+/// A switch of the kernel that is on until this is dropped.
+struct Switch(&'static str);
+
+impl Switch {
+    fn on(path: &'static str) -> Option<Switch> {
+        fs::write(path, "1").ok().map(|()| Switch(path))
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0, "0");
+    }
+}
+
+/// Major faults of a process, and the nanoseconds that it waited for disks, in ticks of 10 ms (proc(5), `majflt`, `delayacct_blkio_ticks`).
+fn of_disks(process: &Sleeper) -> [u64; 2] {
+    process.arrivals();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    [fields[12 - 3].parse().unwrap(), fields[42 - 3].parse::<u64>().unwrap() * 10_000_000]
+}
+
+#[test]
+fn times_of_disks_and_faults_are_those_of_the_kernel() {
+    let _alone = alone();
+    const ACCOUNTING: &str = "/proc/sys/kernel/task_delayacct";
+    let was_on = fs::read_to_string(ACCOUNTING).is_ok_and(|value| value.trim() == "1");
+    let _accounting = match Switch::on(ACCOUNTING) {
+        None => return skip("CONFIG_TASK_DELAY_ACCT"),
+        on if !was_on => on,
+        on => {
+            std::mem::forget(on);
+            None
+        }
+    };
+    // Not in memory: what is there has no reads to wait for.
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    fs::write(file.path(), vec![1; BLOCKS * BLOCK]).unwrap();
+    file.as_file().sync_all().unwrap();
+    FILE.set(CString::new(file.path().to_str().unwrap()).unwrap()).unwrap();
+    let mut process = Sleeper::doing(wait_for_disk);
+    process.sleep(9);
+    let mut agent = Agent::new("offcpu", &format!("process = {}", process.pid()));
+    process.sleep(9); // The first wait began before.
+    let mut done = (of_process(&mut agent, process.pid()), of_disks(&process));
+    for (order, reason, number) in [(0, "disk", READS), (1, "fault", FAULTS)] {
+        process.sleep(order);
+        let now = (of_process(&mut agent, process.pid()), of_disks(&process));
+        let (time, count) = since(&now.0, &done.0)[reason];
+        let [faults, kept] = [0, 1].map(|of: usize| now.1[of] - done.1[of]);
+        println!("{reason}: {count} waits, {time} ns; by the kernel {faults} major faults, {kept} ns");
+        // A read may be over before its process has left the CPU.
+        let most = if order == 0 { number as u64 } else { faults };
+        assert!((most / 2..=most).contains(&count), "{count} waits of {most}");
+        // To a tick.
+        assert!(time.abs_diff(kept) <= 11_000_000 + kept / 100, "{time} ns, by the kernel {kept} ns");
+        done = now;
+    }
+    assert_eq!(lost(&mut agent), 0);
 }

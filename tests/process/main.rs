@@ -33,3 +33,4 @@ mod scripts;
 mod show;
 mod statistics;
 mod stream;
+mod walks;

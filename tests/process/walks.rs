@@ -1,0 +1,149 @@
+//! The walks of docs/connections.md and docs/waits.md, followed: their commands, while the service that each describes runs, say what the
+//! page says of their output.
+
+use crate::support::{lacks, lacks_bpf, lacks_host_pids, told, wait_for, Home, Proc, ONE};
+use nix::sys::signal::{killpg, Signal};
+use nix::unistd::Pid;
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+
+/// Runs the commands of a page with `show` side by side, and returns the lines of each as words.
+fn follow<const N: usize>(page: &str) -> [Vec<Vec<String>>; N] {
+    let home = Home::new(ONE);
+    let commands = page.lines().filter_map(|line| line.strip_prefix("sudo pmdacorebcc ")?.split(" | ").next());
+    let commands: Vec<Vec<&str>> = commands.map(|command| command.split(' ').collect()).collect();
+    let outputs: Vec<Output> = thread::scope(|scope| {
+        let running: Vec<_> = commands.iter().map(|command| scope.spawn(|| home.run(command))).collect();
+        running.into_iter().map(|command| command.join().unwrap()).collect()
+    });
+    let outputs: [Output; N] = outputs.try_into().expect("the number of commands of the page");
+    outputs.map(|output| {
+        assert!(output.status.success(), "{}", told(&output));
+        println!("{}", told(&output));
+        let words = |line: &str| line.split_whitespace().map(String::from).collect();
+        String::from_utf8_lossy(&output.stdout).lines().map(words).collect()
+    })
+}
+
+/// Returns the rows of a table, below the line with its name and that of the columns.
+fn rows<'a>(lines: &'a [Vec<String>], metric: &str) -> &'a [Vec<String>] {
+    let begin = lines.iter().position(|line| line.first().is_some_and(|first| first == metric));
+    let rows = &lines[begin.unwrap_or_else(|| panic!("no {metric}: {lines:?}")) + 2..];
+    &rows[..rows.iter().position(Vec::is_empty).unwrap_or(rows.len())]
+}
+
+fn number(word: &str) -> f64 {
+    word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+/// A process that leads a group, which ends with it.
+struct Group(Proc);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = killpg(Pid::from_raw(self.0.pid()), Signal::SIGKILL);
+    }
+}
+
+#[test]
+fn the_walk_of_the_page_about_connections_is_true() {
+    if lacks_bpf() || lacks_host_pids() || lacks(&["/usr/bin/python3"]) {
+        return;
+    }
+    const PAGE: &str = include_str!("../../docs/connections.md");
+    let place = tempfile::tempdir().unwrap();
+    let program = place.path().join("connections.py");
+    fs::write(&program, include_str!("../programs/connections.py")).unwrap();
+    let mut command = Command::new("/usr/bin/python3");
+    let _services = Group(Proc(command.arg(&program).arg("40").stdin(Stdio::null()).process_group(0).spawn().unwrap()));
+    wait_for("the services", || TcpStream::connect("127.0.0.1:5002").ok());
+    let [fails, connections, network, accepts, answers, sessions, files] = follow(PAGE);
+
+    let both = |metric: &str| {
+        let [row] = rows(&fails, metric) else { panic!("{metric}: one process has the name: {fails:?}") };
+        [&row[row.len() - 2], &row[row.len() - 1]].map(|word| number(word))
+    };
+    let ([opened, failed], [files_opened, missing]) = (both("bcc.proc.connects"), both("bcc.proc.opens"));
+    assert!(failed >= 10.0 && (opened - 3.0 * failed).abs() <= 3.0, "one in three fails");
+    assert!(files_opened == missing && (missing - failed).abs() <= 2.0, "and each file");
+
+    let shown: Vec<_> = rows(&connections, "bcc.net.tcp.connect").iter().filter(|row| row.len() == 4).collect();
+    assert!(
+        shown.len() >= 3 && shown.iter().all(|row| (row[1] == "5003") == (row[2] == "111")),
+        "nobody listens on 5003"
+    );
+
+    let failed = rows(&network, "bcc.net.tcp.connect.peer")
+        .iter()
+        .find(|row| row[0] == "127.0.0.0/24" && row[1] == "peer.failed");
+    assert!(number(&failed.unwrap()[2]) >= 10.0);
+
+    let mean = |port: &str| number(&rows(&accepts, "bcc.net.tcp.accept").iter().find(|row| row[0] == port).unwrap()[3]);
+    assert!(mean("5001") >= 5.0 && mean("5002") <= mean("5001") / 2.0, "stock accepts late, prices does not");
+
+    let repeated = rows(&answers, "bcc.io.net.tcp.retrans.count");
+    assert!(repeated.iter().any(|row| row[0].ends_with("::127.0.0.1:5004")), "audit does not answer");
+
+    let shown = rows(&sessions, "bcc.proc.io.net.tcp").iter().filter(|row| row.len() == 9);
+    let ends: Vec<[&str; 2]> = shown.map(|row| [&*row[6], &*row[7]]).collect();
+    assert!(ends.len() >= 4 && ends.iter().all(|end| [["10", "7"], ["9", "0"]].contains(end)), "{ends:?}");
+    assert!(ends.contains(&["9", "0"]), "one in four is reset");
+
+    let row = &rows(&files, "bcc.file.open")[0];
+    assert_eq!(row[1..], ["2", "shop", "/etc/shop/prices.conf"]);
+}
+
+#[test]
+fn the_walk_of_the_page_about_waits_is_true() {
+    if lacks_bpf() || lacks_host_pids() || lacks(&["cc", "nm"]) {
+        return;
+    }
+    const PAGE: &str = include_str!("../../docs/waits.md");
+    // On a disk: what is in memory only has no reads to wait for.
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let [source, program, file] = ["service.c", "service", "index"].map(|name| place.path().join(name));
+    fs::write(&source, include_str!("../programs/service.c")).unwrap();
+    fs::write(&file, vec![1; 8 << 20]).unwrap();
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", told(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run(Command::new("cc").args(["-O1", "-no-pie", "-pthread", "-o"]).args([&program, &source]));
+    run(&mut Command::new("sync"));
+    let symbols = run(Command::new("nm").arg(&program));
+    let lock = symbols.lines().find(|line| line.ends_with(" index_lock")).and_then(|line| line.split(' ').next());
+    let lock = &lock.unwrap()[4..]; // a user address has 48 bits
+    let service = Proc(Command::new(&program).arg(&file).stdin(Stdio::null()).spawn().unwrap());
+    let pid = format!("{:06}", service.pid());
+    let [times, clients, server, locks, code, disk, longest] = follow(PAGE);
+
+    // service has four workers: while one reads, three wait for it.
+    let row = rows(&times, "bcc.proc.offcpu").iter().find(|row| row[0] == pid).expect("the service");
+    let [disk_time, net_time, lock_time] = [row.len() - 6, row.len() - 4, row.len() - 2].map(|at| number(&row[at]));
+    assert!(
+        lock_time > disk_time && disk_time > net_time,
+        "lock {lock_time} ms, disk {disk_time} ms, net {net_time} ms"
+    );
+    let of_clients = rows(&clients, "bcc.sched.waits");
+    let by_service = of_clients.iter().filter(|row| row[0].ends_with(&format!("::{pid}"))).count();
+    assert_eq!(by_service, 4, "each client waits for the service");
+    let by = |name: &str| rows(&server, "bcc.sched.waits").iter().find(|row| row[0] == format!("{pid}::{name}"));
+    let time = |row: &Vec<String>| number(row.last().unwrap());
+    assert!(by(&pid).map(time) > by("interrupt").map(time), "the service waits for itself more than for the disk");
+    let [held] = rows(&locks, "bcc.proc.locks") else { panic!("one lock: {locks:?}") };
+    assert_eq!(held[0], format!("{pid}::{lock}"));
+    for frame in ["futex", "read"] {
+        let is_shown = |line: &Vec<String>| line[0].starts_with("service;") && line[0].contains(frame);
+        assert!(code.iter().any(is_shown), "{frame}: {code:?}");
+    }
+    assert!(rows(&disk, "bcc.disk.dev.read.total").iter().any(|row| number(&row[2]) >= 10.0), "{disk:?}");
+    let is_long = |reason: &str, call: &str| {
+        let row = rows(&longest, "bcc.sched.offcpu.slowest").iter().find(|row| row[0] == reason);
+        row.is_some_and(|row| row[4] == "service" && row[5].contains(call))
+    };
+    assert!(is_long("lock", "futex"), "{longest:?}");
+}
