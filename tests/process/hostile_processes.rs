@@ -5,7 +5,7 @@ use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire};
 use crate::support::script::{copy_program, part};
 use crate::support::{
-    config, lacks, lacks_bpf, lacks_host_pids, lacks_mounts, skip, wait_for, wait_seconds, Home, Proc, BINARY,
+    config, lacks, lacks_bpf, lacks_host_pids, lacks_mounts, skip, wait_for, wait_seconds, Group, Home, Proc, BINARY,
 };
 use corebcc::pcp::{Indom, Pmid, IN_NULL};
 use corebcc::pdu::Pdu;
@@ -286,7 +286,7 @@ fn command_lines_of_gigabytes_in_all_are_not_kept() {
     let long = "x".repeat(120_000);
     let args: Vec<&str> = std::iter::once("2000").chain(std::iter::repeat_n(long.as_str(), 15)).collect();
     // A session of its own, so that its children can be ended with it.
-    let process = Session(hostile(&home, &["setsid"], &part(SCRIPTS, "children"), &args));
+    let process = Group(hostile(&home, &["setsid"], &part(SCRIPTS, "children"), &args));
     let mut peer = agent(&home);
     served(&mut peer, CALLS, 5 * SECOND);
     is_small(&peer);
@@ -315,7 +315,7 @@ fn a_command_line_that_cannot_be_read_costs_the_agent_nothing() {
     let mut child = command.current_dir(home.path("theirs")).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let process = Session(Proc(child));
+    let process = Group(Proc(child));
     if line != "ready\n" {
         return skip("a FUSE file");
     }
@@ -349,16 +349,6 @@ fn a_command_line_that_cannot_be_read_costs_the_agent_nothing() {
     assert_eq!(home.log().matches("do not let their command lines").count(), 1, "{}", home.log());
     assert_eq!(peer.close().0.code(), Some(0));
     drop(process);
-}
-
-/// A process with its children.
-struct Session(Proc);
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        let group = nix::unistd::Pid::from_raw(self.0.pid());
-        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
-    }
 }
 
 /// A build runs programs by the hundred, each of which the profile names once.

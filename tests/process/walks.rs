@@ -1,9 +1,8 @@
 //! The walks of docs/connections.md and docs/waits.md, followed: their commands, while the service that each describes runs, say what the
 //! page says of their output.
 
-use crate::support::{lacks, lacks_bpf, lacks_host_pids, told, wait_for, Home, Proc, ONE};
-use nix::sys::signal::{killpg, Signal};
-use nix::unistd::Pid;
+use crate::support::slow_disk::SlowDisk;
+use crate::support::{lacks, lacks_bpf, lacks_host_pids, told, wait_for, Group, Home, Proc, ONE};
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
@@ -37,15 +36,6 @@ fn rows<'a>(lines: &'a [Vec<String>], metric: &str) -> &'a [Vec<String>] {
 
 fn number(word: &str) -> f64 {
     word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
-}
-
-/// A process that leads a group, which ends with it.
-struct Group(Proc);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = killpg(Pid::from_raw(self.0.pid()), Signal::SIGKILL);
-    }
 }
 
 #[test]
@@ -102,22 +92,20 @@ fn the_walk_of_the_page_about_waits_is_true() {
         return;
     }
     const PAGE: &str = include_str!("../../docs/waits.md");
-    // On a disk: what is in memory only has no reads to wait for.
-    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let [source, program, file] = ["service.c", "service", "index"].map(|name| place.path().join(name));
+    let Some(slow) = SlowDisk::new(&[2, 2, 2, 25]) else { return };
+    let place = tempfile::tempdir().unwrap();
+    let [source, program] = ["service.c", "service"].map(|name| place.path().join(name));
     fs::write(&source, include_str!("../programs/service.c")).unwrap();
-    fs::write(&file, vec![1; 8 << 20]).unwrap();
     let run = |command: &mut Command| {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", told(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     run(Command::new("cc").args(["-O1", "-no-pie", "-pthread", "-o"]).args([&program, &source]));
-    run(&mut Command::new("sync"));
     let symbols = run(Command::new("nm").arg(&program));
     let lock = symbols.lines().find(|line| line.ends_with(" index_lock")).and_then(|line| line.split(' ').next());
     let lock = &lock.unwrap()[4..]; // a user address has 48 bits
-    let service = Proc(Command::new(&program).arg(&file).stdin(Stdio::null()).spawn().unwrap());
+    let service = Proc(Command::new(&program).arg(&slow.device).stdin(Stdio::null()).spawn().unwrap());
     let pid = format!("{:06}", service.pid());
     let [times, clients, server, locks, code, disk, longest] = follow(PAGE);
 
@@ -140,7 +128,8 @@ fn the_walk_of_the_page_about_waits_is_true() {
         let is_shown = |line: &Vec<String>| line[0].starts_with("service;") && line[0].contains(frame);
         assert!(code.iter().any(is_shown), "{frame}: {code:?}");
     }
-    assert!(rows(&disk, "bcc.disk.dev.read.total").iter().any(|row| number(&row[2]) >= 10.0), "{disk:?}");
+    let of_disk = rows(&disk, "bcc.disk.dev.read.total").iter().find(|row| row[0] == slow.name());
+    assert!(of_disk.is_some_and(|row| number(&row[3]) >= 5000.0), "its reads take milliseconds: {disk:?}");
     // Others may wait longer here.
     let longest = rows(&longest, "bcc.sched.offcpu.slowest").iter().find(|row| row[0] == "lock");
     assert!(longest.is_some_and(|row| row[4] != "service" || row[5] == "futex"), "{longest:?}");

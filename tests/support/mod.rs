@@ -294,6 +294,15 @@ impl Drop for Proc {
     }
 }
 
+/// A process that leads a group, which is killed with it on drop.
+pub struct Group(pub Proc);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.0.pid()), nix::sys::signal::Signal::SIGKILL);
+    }
+}
+
 /// Runs work in a thread of this name, which BPF programs take for the command name.
 pub fn as_thread(name: &str, work: impl FnOnce() + Send + 'static) {
     thread::Builder::new().name(name.into()).spawn(work).unwrap().join().unwrap();
