@@ -44,12 +44,14 @@ struct retrans_owners {
 };
 
 ROWS(retrans_rows, struct retrans_row);
+ROWS(retrans_marks, struct mark);
 ROWS(retrans_stats, struct retrans_stat);
 PRIVATE(retrans_owners, struct retrans_owners);
 /* By a part of the hash: rows whose sockets have not closed. Mostly none: then nobody looks for one. */
 PRIVATE(retrans_open, __u64);
 
 const volatile __u32 retrans_mask;       /* rows - 1 */
+const volatile __u32 retrans_part_shift; /* log2 of the rows that share a mark */
 const volatile __u32 retrans_owner_mask; /* sets - 1 */
 const volatile __u64 retrans_filter;
 const volatile bool retrans_tlp;         /* tail loss probes count too */
@@ -163,7 +165,7 @@ ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 	number = sock_number(raw, ctx, sk);
 	hash = number_hash(number);
 	OWNED_ROW(r, place, &retrans_rows, RETRANS_PLACES, number_slot(hash, nth) & retrans_mask,
-		  r->sk == number && !r->closed, claim(&r->claims), {
+		  r->sk == number && !r->closed, claim_marked(&r->claims, &retrans_marks, place >> retrans_part_shift), {
 			  if (!retrans_begin(raw, r, sk, number, hash))
 				  r = NULL;
 		  });

@@ -5,8 +5,8 @@ use crate::catalog::{EnabledModule, Help, Registry, ServedTable};
 use crate::check::note_without_effect;
 use crate::cli::{configuration, ServeOptions};
 use crate::collector::{
-    foreign_pins, is_of_pairs, is_of_scripts, pin_for, prepare, status_tables, survey, AgentStatus, Collector,
-    DesiredState, Prepared, StatisticsHelper,
+    foreign_pins, give_back, is_of_pairs, is_of_scripts, pin_for, prepare, status_tables, survey, AgentStatus,
+    Collector, DesiredState, Prepared, StatisticsHelper,
 };
 use crate::host::{Account, SOURCE_OF_ACCOUNTS};
 use crate::kit::show_arguments;
@@ -87,6 +87,11 @@ impl Handler for Server {
 
     fn reload(&mut self) {
         self.agent.source_mut().reload();
+    }
+
+    fn idle(&mut self) {
+        self.agent.idle();
+        give_back();
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {

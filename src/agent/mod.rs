@@ -93,6 +93,11 @@ impl<S: Source> Agent<S> {
         }
     }
 
+    /// Gives back the memory of large replies.
+    pub fn idle(&mut self) {
+        self.results = ResultWriter::new();
+    }
+
     /// Handles one PDU from pmcd and appends the reply, if the request has one.
     pub fn handle(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) {
         if let State::AwaitCreds { ready } = self.state {

@@ -17,7 +17,7 @@ mod sets;
 mod status;
 mod threads;
 
-pub use crate::loader::{foreign_pins, pin_for, Attempt, StatisticsHelper};
+pub use crate::loader::{foreign_pins, give_back, pin_for, Attempt, StatisticsHelper};
 pub use desired_state::{ChangeError, DesiredState, Difference, Order};
 pub use engine::Engine;
 pub use loaded_module::CONFIGURATION;

@@ -62,8 +62,10 @@ impl Request {
     }
 }
 
+/// Tables of the modules that were loaded at the start; of those that were not, the reason.
+type Served = Vec<(TableId, Result<(), TableError>)>;
+
 enum Done {
-    Loaded(Vec<(TableId, Result<(), TableError>)>),
     Refreshed(Refreshed),
     Stored(u64, Result<(), TableError>),
     Changed(Change),
@@ -82,6 +84,8 @@ struct Shared {
     /// Wakes idle helper threads when jobs arrive.
     more: Condvar,
     finished: Mutex<Vec<Done>>,
+    /// Result of loading, until it is taken. Not among `finished`: whoever fetches meanwhile takes those.
+    served: Mutex<Option<Served>>,
     /// Wakes the thread that answers pmcd when the queue is empty.
     all: Condvar,
     /// Wakes the owner of the modules when jobs arrive.
@@ -106,6 +110,12 @@ impl Shared {
         held(&self.waiting).extend(jobs);
         let _ = self.call.write(1);
         self.more.notify_all();
+    }
+
+    /// Reports that loading is over.
+    fn loaded(&self, served: Served) {
+        *held(&self.served) = Some(served);
+        let _ = self.ready.write(1);
     }
 
     /// Adds a result, and wakes the thread that waits for results once no job is left in the queue.
@@ -202,8 +212,7 @@ fn collect(load: impl FnOnce() -> Engine, status: AgentStatus, shared: &Shared) 
     engine.modules.sets().iter().for_each(|set| set.log_outcomes());
     engine.serve_status(status);
     let _ = shared.modules.set(Arc::downgrade(&engine.modules)); // once
-    shared.finish(Done::Loaded(engine.served()));
-    let _ = shared.ready.write(1);
+    shared.loaded(engine.served());
     loop {
         inject("attend", "all");
         engine.attend(shared.call.as_fd(), None);
@@ -278,6 +287,7 @@ impl Collector {
             waiting: Mutex::default(),
             more: Condvar::new(),
             finished: Mutex::default(),
+            served: Mutex::default(),
             all: Condvar::new(),
             call: event()?,
             ready: Arc::new(event()?),
@@ -403,19 +413,10 @@ impl Collect for Collector {
         self.shared.lost.load(Relaxed)
     }
 
-    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), TableError>)>> {
-        if self.is_loaded {
-            return None;
-        }
-        // It is the first that comes, before anybody asks for anything else.
-        let mut finished = held(&self.shared.finished);
-        if finished.is_empty() {
-            return None;
-        }
-        let Done::Loaded(outcomes) = finished.remove(0) else { return None };
-        drop(finished);
-        self.is_loaded = true;
-        Some(outcomes)
+    fn loaded(&mut self) -> Option<Served> {
+        let served = held(&self.shared.served).take();
+        self.is_loaded |= served.is_some();
+        served
     }
 
     fn changes(&mut self) -> Vec<Change> {
@@ -580,6 +581,17 @@ mod tests {
         let mut late = Vec::new();
         collector.late(&mut |id, _, _, is_slow| late.push((id, is_slow)));
         assert_eq!((late, collector.patience), (vec![(ZERO, false)], PATIENCE));
+    }
+
+    /// A client may fetch and store in the moment in which loading ends.
+    #[test]
+    fn the_end_of_loading_is_not_missed_by_who_asks_meanwhile() {
+        let mut collector = Collector::new(Arc::default(), Arc::default()).unwrap();
+        collector.shared.loaded(vec![(ZERO, Ok(()))]);
+        collector.late(&mut |_, _, _, _| panic!("nothing was refreshed"));
+        assert!(ask(&mut collector, &[SLOW]).0.is_empty());
+        assert_eq!(collector.store(ZERO, 0, b"", b"start"), Err(TableError::Late));
+        assert_eq!((collector.loaded(), collector.loaded()), (Some(vec![(ZERO, Ok(()))]), None));
     }
 
     #[test]

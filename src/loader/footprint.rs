@@ -1,5 +1,5 @@
-//! Returns memory that only loading needed: pages of the executable (the BPF object, libbpf, the command line), and the
-//! allocator's free memory.
+//! Returns memory that only loading needed: pages of the executable (the BPF object, libbpf, the command line) and of
+//! libraries, and the allocator's free memory.
 
 use nix::libc::{self, c_int, c_void, dl_phdr_info, madvise, size_t, MADV_DONTNEED, PF_W, PT_LOAD};
 use std::fs::File;
@@ -9,40 +9,67 @@ use std::os::unix::fs::FileExt;
 /// resident as long as the agent runs, and more after rare requests or a profile. Code still in use costs about a
 /// hundred minor faults, less than a millisecond.
 pub fn trim() {
-    if let Ok(mut page) = super::page() {
-        // SAFETY: the function is called during this call only, with the pointer given here.
-        unsafe { libc::dl_iterate_phdr(Some(forget_pages), (&raw mut page).cast()) };
-    }
+    // SAFETY: the function is called during this call only. The C library unloads no file meanwhile.
+    unsafe { libc::dl_iterate_phdr(Some(forget_pages), std::ptr::null_mut()) };
     give_back();
 }
 
-/// Drops resident pages of code and constants of this executable; used ones are read from the file again. Pages that
-/// are no longer the file's stay, since they hold breakpoints of uprobes on the agent. Pages of libraries stay.
-///
-/// # Safety
-///
-/// For `dl_iterate_phdr` only; `page` points to the size of a page.
-unsafe extern "C" fn forget_pages(program: *mut dl_phdr_info, _size: size_t, page: *mut c_void) -> c_int {
-    /// Return value that ends the iteration: the libraries come after the program (dl_iterate_phdr(3)).
-    const ENOUGH: c_int = 1;
-    // SAFETY: the C library describes a file that is loaded, and its table of segments, as long as the call lasts; `page` is the
-    // number that `trim` passes.
-    let (program, page) = unsafe { (&*program, *page.cast::<usize>()) };
-    if program.dlpi_phdr.is_null() {
-        return ENOUGH;
+/// Pages of code and constants of the executable and its libraries, as ranges of addresses.
+pub struct FilePages(Vec<(usize, usize)>);
+
+impl FilePages {
+    /// Finds them, in a process that unloads no library before it forgets them. Reads /proc/self/pagemap.
+    pub fn find() -> FilePages {
+        let mut pages = FilePages(Vec::new());
+        // SAFETY: the function is called during this call only, with the pointer given here.
+        unsafe { libc::dl_iterate_phdr(Some(add_pages), (&raw mut pages).cast()) };
+        pages
     }
-    // SAFETY: as above.
-    let segments = unsafe { std::slice::from_raw_parts(program.dlpi_phdr, program.dlpi_phnum.into()) };
-    for segment in segments.iter().filter(|segment| segment.p_type == PT_LOAD && segment.p_flags & PF_W == 0) {
-        let start = program.dlpi_addr as usize + segment.p_vaddr as usize;
-        let (start, end) = (start.next_multiple_of(page), (start + segment.p_memsz as usize) / page * page);
-        for (from, to) in of_file(start, end, page) {
+
+    /// Returns those of one file, except pages that are no longer the file's, since they hold breakpoints of uprobes on
+    /// the agent.
+    fn of(program: &dl_phdr_info) -> FilePages {
+        let (Ok(page), false) = (super::page(), program.dlpi_phdr.is_null()) else { return FilePages(Vec::new()) };
+        // SAFETY: the C library describes a file that is loaded, and its table of segments, as long as the call lasts.
+        let segments = unsafe { std::slice::from_raw_parts(program.dlpi_phdr, program.dlpi_phnum.into()) };
+        let constant = segments.iter().filter(|segment| segment.p_type == PT_LOAD && segment.p_flags & PF_W == 0);
+        let pages = constant.flat_map(|segment| {
+            let start = program.dlpi_addr as usize + segment.p_vaddr as usize;
+            of_file(start.next_multiple_of(page), (start + segment.p_memsz as usize) / page * page, page)
+        });
+        FilePages(pages.collect())
+    }
+
+    /// Drops those that are resident; used ones are read from their file again. Calls madvise(2) only.
+    pub fn forget(&self) {
+        for &(from, to) in &self.0 {
             // SAFETY: constants and code lie there, mapped from the file and never written. A failure leaves the pages where they
             // are.
             unsafe { madvise(from as *mut c_void, to - from, MADV_DONTNEED) };
         }
     }
-    ENOUGH
+}
+
+/// Drops the pages of one file.
+///
+/// # Safety
+///
+/// For `dl_iterate_phdr` only.
+unsafe extern "C" fn forget_pages(program: *mut dl_phdr_info, _size: size_t, _data: *mut c_void) -> c_int {
+    // SAFETY: the C library describes a file that is loaded.
+    FilePages::of(unsafe { &*program }).forget();
+    0
+}
+
+/// Adds the pages of one file.
+///
+/// # Safety
+///
+/// For `dl_iterate_phdr` only; `pages` points to a [`FilePages`].
+unsafe extern "C" fn add_pages(program: *mut dl_phdr_info, _size: size_t, pages: *mut c_void) -> c_int {
+    // SAFETY: the C library describes a file that is loaded, and passes what `find` gave it.
+    unsafe { (*pages.cast::<FilePages>()).0.extend(FilePages::of(&*program).0) };
+    0
 }
 
 /// Returns the parts of a memory range whose pages belong to the file; other pages are copies made by a write. None if

@@ -2,7 +2,7 @@
 //! that depend on them, but not the loads. Constants are set once, before loading, so the loads are not needed.
 
 use libbpf_rs::libbpf_sys::{bpf_insn, BPF_PSEUDO_CALL, BPF_PSEUDO_FUNC, BPF_PSEUDO_MAP_VALUE};
-use libbpf_rs::{MapCore, MapFlags, Object};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -32,9 +32,9 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// Reads the constants of an object whose maps exist; `None` if it has none.
-    pub fn of(object: &Object) -> Option<Constants> {
-        let map = object.maps().find(|map| map.name().to_string_lossy().ends_with(".rodata"))?;
+    /// Reads the constants among the maps of an object; `None` if it has none.
+    pub fn of(maps: &[MapHandle]) -> Option<Constants> {
+        let map = maps.iter().find(|map| map.name().to_string_lossy().ends_with(".rodata"))?;
         let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten()?;
         Some(Constants { map: map.as_fd().as_raw_fd(), bytes })
     }

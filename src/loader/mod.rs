@@ -24,6 +24,7 @@ mod permission;
 mod pins;
 mod program;
 mod refusal;
+mod relocated;
 mod ring;
 mod script_helper;
 mod sparse;

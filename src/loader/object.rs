@@ -6,12 +6,13 @@ use super::mapping::Mapping;
 use super::outcome::{usable, Finding, LoadRequest, Refusals, TargetOutcome};
 use super::pins::{end_pinned_programs, end_programs_before, wait_for_ended_programs, PinUser, Unit};
 use super::refusal::Refusal;
+use super::relocated::Relocated;
 use super::ring::Ring;
 use super::sparse::Sparse;
 use super::{held, perf_event, program, template};
 use crate::bpf::{BpfObject, Feature, Part};
 use crate::kit::{Attachment, Hook, Kernel, KernelError, MapDef, MapKind, Sampling, Target, Tier};
-use libbpf_rs::{Map, MapCore, MapFlags, Object};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
@@ -44,7 +45,7 @@ pub struct Loaded {
     /// Build-time description of the object.
     pub(super) build: Option<BpfObject>,
     /// Maps, and the code that programs are loaded from.
-    pub(super) object: Option<Object>,
+    pub(super) object: Option<Relocated>,
     /// Units to pin after loading.
     pub(super) units: Vec<Unit>,
     /// Pinned units.
@@ -120,7 +121,7 @@ impl Loaded {
         }
         for unit in std::mem::take(&mut self.units) {
             self.continued.extend(unit.continued().cloned());
-            let Some(user) = unit.keep(object) else { continue };
+            let Some(user) = unit.keep(&object.maps) else { continue };
             let links = held(&self.links);
             for (program, link) in links.values().flatten() {
                 if self.build.and_then(|build| build.users(program)).is_some_and(|users| users.contains(&&*user.unit)) {
@@ -133,7 +134,7 @@ impl Loaded {
 
     /// Makes the maps of an object of which no program is loaded yet.
     pub(super) fn new(
-        object: Object,
+        object: Relocated,
         build: BpfObject,
         wanted: &[LoadRequest],
         active: &[usize],
@@ -145,7 +146,7 @@ impl Loaded {
             let others = others.into_iter().chain(request.plan.left_to.iter().copied());
             loaded.helpers.extend(others.map(|other| (request.name, other)));
         }
-        for map in object.maps() {
+        for map in &object.maps {
             let name = map.name().to_string_lossy();
             let def = active.iter().flat_map(|&module| wanted[module].maps).find(|def| def.name == name);
             let refused = |error: nix::Error| Refusal {
@@ -175,7 +176,12 @@ impl Loaded {
         array.def.marks.map_or(&[], |name| self.words(&MapDef::of::<u64>(name, MapKind::Rows)))
     }
 
-    fn parts(&self) -> Result<(&Object, &KernelTypes), Refusal> {
+    /// Forgets the code of programs that will not be loaded any more.
+    pub(super) fn forget_code(&mut self) {
+        self.object.iter_mut().for_each(Relocated::forget_code);
+    }
+
+    fn parts(&self) -> Result<(&Relocated, &KernelTypes), Refusal> {
         let parts = self.object.as_ref().zip(self.btf.as_deref());
         parts.ok_or_else(|| Refusal::new(0, "nothing is loaded"))
     }
@@ -238,9 +244,8 @@ impl Loaded {
         let runs = |name| held(&self.links).values().flatten().any(|(program, _)| *program == name);
         for &name in tier.programs.iter().filter(|&&name| !runs(name)) {
             let Some(fd) = self.program(name) else { continue };
-            let program = self.object.iter().flat_map(Object::progs).find(|program| program.name() == name);
-            let Some(program) = program else { continue };
-            links.push((name, template::attach_named(&program, &fd).map_err(|refusal| (name, refusal))?));
+            let Some(program) = self.object.as_ref().and_then(|object| object.program(name)) else { continue };
+            links.push((name, template::attach_named(program, &fd).map_err(|refusal| (name, refusal))?));
         }
         held(&self.links).insert(hook.name, links);
         Ok(())
@@ -271,9 +276,9 @@ impl Loaded {
     fn hold(&self, tier: &Tier, target: &Target, number: u32) -> Result<Hold, Refusal> {
         let (object, btf) = self.parts()?;
         let attach = |name: &&'static str| {
-            let template = object.progs().find(|program| program.name() == *name);
+            let template = object.program(name);
             let template = template.ok_or_else(|| Refusal::missing(format!("no program {name} in the BPF object")))?;
-            template::attach(object, &template, target, number, btf, &mut held(&self.copies))
+            template::attach(object, template, target, number, btf, &mut held(&self.copies))
         };
         let links = tier.programs.iter().map(attach).collect::<Result<_, Refusal>>()?;
         let mut targets = held(&self.targets);
@@ -373,8 +378,7 @@ impl Kernel for Loaded {
     fn words(&self, map: &MapDef) -> &[AtomicU64] {
         let Some(array) = self.maps.get(map.name) else { return &[] };
         let mapped = || {
-            let of_object = self.object.as_ref()?.maps().find(|of_object| of_object.name() == map.name)?;
-            let mapped = array.map(of_object.as_fd());
+            let mapped = array.map(self.object.as_ref()?.map(map.name)?.as_fd());
             mapped.inspect_err(|error| log::error!("map {}: mmap: {error}", map.name)).ok()
         };
         match array.mapped.get_or_init(mapped) {
@@ -450,8 +454,8 @@ impl Kernel for Loaded {
 }
 
 /// Returns the map with an object's writable data (`.bss`).
-fn data(object: &Object) -> Option<Map<'_>> {
-    object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"))
+fn data(object: &Relocated) -> Option<&MapHandle> {
+    object.maps.iter().find(|map| map.name().to_string_lossy().ends_with(".bss"))
 }
 
 /// Raises the soft limit of descriptors to the hard one: a pair takes one for each map, program and link, a target up

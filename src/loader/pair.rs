@@ -202,7 +202,7 @@ impl OpenPair {
             object = open(&name, &bytes, btf.as_deref())?;
         };
         let cgroup = setup.cgroup.clone();
-        let pin = unit.and_then(|unit| unit.keep(&object));
+        let pin = unit.and_then(|unit| unit.keep(&object.maps().collect::<Vec<_>>()));
         let (links, samplings, programs) = (Vec::new(), Vec::new(), Vec::new());
         Ok(LoadedPair { links, samplings, object, programs, maps, refused, cgroup, pin })
     }

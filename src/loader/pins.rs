@@ -9,7 +9,7 @@ use super::outcome::PinRequest;
 use crate::host::seconds_since_1970;
 use crate::kit::Layout;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
-use libbpf_rs::{libbpf_sys, ErrorKind, Link, MapCore, MapHandle, MapInfo, Object, OpenObject, Program};
+use libbpf_rs::{libbpf_sys, ErrorKind, Link, MapCore, MapHandle, MapInfo, OpenObject, Program};
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 use nix::sys::statfs::{statfs, BPF_FS_MAGIC};
@@ -480,10 +480,10 @@ impl Unit {
 
     /// Pins the unit's maps of a loaded object, unless they are pinned already. Nothing else uses them as long as the
     /// returned value lives.
-    pub fn keep(self, object: &Object) -> Option<PinUser> {
+    pub fn keep(self, maps: &[impl MapCore]) -> Option<PinUser> {
         let continues = !self.found.is_empty();
         let pinned = match &self.directory {
-            Some(directory) if !continues => self.pin(directory, object),
+            Some(directory) if !continues => self.pin(directory, maps),
             _ => Ok(()),
         };
         let mut pins = held(&PINS);
@@ -497,7 +497,7 @@ impl Unit {
             }
             (Some(_), Ok(())) => state.say_pinned(&self.name, self.since, continues),
             (None, _) => {
-                let own = object.maps().filter(|map| self.has(&map.name().to_string_lossy()));
+                let own = maps.iter().filter(|map| self.has(&map.name().to_string_lossy()));
                 let own =
                     own.map(|map| Some((map.name().to_str()?.to_owned(), map.as_fd().try_clone_to_owned().ok()?)));
                 let (unit, maps, links) = (self.name.clone(), own.collect::<Option<_>>()?, Vec::new());
@@ -513,9 +513,9 @@ impl Unit {
         self.maps.iter().any(|own| *own == map)
     }
 
-    fn pin(&self, directory: &Path, object: &Object) -> io::Result<()> {
+    fn pin(&self, directory: &Path, maps: &[impl MapCore]) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(directory)?;
-        for map in object.maps() {
+        for map in maps {
             let name = map.name().to_string_lossy();
             if self.has(&name) {
                 pin(&directory.join(file_of(&name)), map.as_fd())?;

@@ -1,33 +1,24 @@
 //! Loading a single program of an object that libbpf has relocated: a refusal costs that program only.
 
 use super::btf::{Function, KernelTypes};
-use super::immediate::Constants;
 use super::refusal::Refusal;
+use super::relocated::{Code, Relocated};
 use libbpf_rs::libbpf_sys::{self, bpf_func_info, bpf_insn};
-use libbpf_rs::{AsRawLibbpf, Object, Program};
 use nix::libc::{EINVAL, ENOSPC, EPERM};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-
-/// Returns the kind of attachment and the target from a program's section (`tp_btf/sched_switch`).
-pub fn section<'a>(program: &Program<'a>) -> (&'a str, &'a str) {
-    let section = program.section().to_str().unwrap_or_default();
-    section.split_once('/').unwrap_or((section, ""))
-}
 
 /// Loads a program for the target in its section.
-pub fn load(object: &Object, name: &str, btf: &KernelTypes) -> Result<OwnedFd, Refusal> {
-    let program = object.progs().find(|program| program.name() == name);
-    let program = program.ok_or_else(|| {
+pub fn load(object: &Relocated, name: &str, btf: &KernelTypes) -> Result<OwnedFd, Refusal> {
+    let program = object.program(name).ok_or_else(|| {
         Refusal::missing(format!("no program {name} in the BPF object: no file of bpf/ has its handler"))
     })?;
-    let function = match section(&program) {
+    let function = match program.section() {
         ("tp_btf", name) => Some(btf.tracepoint(name).ok_or_else(|| unknown("tracepoint", name))?),
         ("fentry" | "fexit", name) => Some(btf.function(name).ok_or_else(|| unknown("function", name))?),
         _ => None,
     };
-    load_code(object, &program, program.insns().to_vec(), function)
+    load_code(object, program, program.insns.clone(), function)
 }
 
 /// Makes the refusal of a tracepoint or function that the kernel's types lack.
@@ -71,12 +62,12 @@ fn aim(options: &mut libbpf_sys::bpf_prog_load_opts, attach_type: libbpf_sys::bp
 /// Loads instructions as this program, with the object's constants written into them; `function` is the target of a
 /// typed program.
 pub fn load_code(
-    object: &Object,
-    program: &Program<'_>,
+    object: &Relocated,
+    program: &Code,
     mut code: Vec<bpf_insn>,
     function: Option<&Function>,
 ) -> Result<OwnedFd, Refusal> {
-    if let Some(constants) = Constants::of(object) {
+    if let Some(constants) = &object.constants {
         constants.write_into(&mut code);
     }
     let mut options = libbpf_sys::bpf_prog_load_opts {
@@ -84,23 +75,14 @@ pub fn load_code(
         ..Default::default()
     };
     if let Some(function) = function {
-        aim(&mut options, program.attach_type() as libbpf_sys::bpf_attach_type, function);
+        aim(&mut options, program.attach, function);
     }
     // The kernel cuts the name to 15 bytes; tools show the one in the types.
-    let name = CString::new(program.name().as_bytes()).map_err(|_| Refusal::new(EINVAL, "a name with a NUL"))?;
-    // SAFETY: object and program live, and their pointers are libbpf's.
-    let (types, info, count) = unsafe {
-        let program = program.as_libbpf_object().as_ptr();
-        (
-            libbpf_sys::bpf_object__btf_fd(object.as_libbpf_object().as_ptr()),
-            libbpf_sys::bpf_program__func_info(program),
-            libbpf_sys::bpf_program__func_info_cnt(program),
-        )
-    };
-    if let (Ok(types), true) = (u32::try_from(types), count > 0) {
-        options.prog_btf_fd = types;
-        options.func_info = info.cast_const().cast();
-        options.func_info_cnt = count;
+    let name = CString::new(program.name.as_str()).map_err(|_| Refusal::new(EINVAL, "a name with a NUL"))?;
+    if let (Some(types), false) = (&object.types, program.functions.is_empty()) {
+        options.prog_btf_fd = types.as_raw_fd() as u32;
+        options.func_info = program.functions.as_ptr().cast();
+        options.func_info_cnt = program.functions.len() as u32;
         options.func_info_rec_size = size_of::<bpf_func_info>() as u32;
     }
     let mut load = |log: &mut [u8]| {
@@ -111,7 +93,7 @@ pub fn load_code(
         // them. The instructions refer to maps by descriptors that the object holds open.
         owned(unsafe {
             libbpf_sys::bpf_prog_load(
-                program.prog_type() as libbpf_sys::bpf_prog_type,
+                program.kind,
                 name.as_ptr(),
                 c"GPL".as_ptr(),
                 code.as_ptr(),

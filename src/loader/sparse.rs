@@ -26,6 +26,9 @@ pub struct Sparse {
     taken: Option<usize>,
     /// Sum of the marks in `known`; nothing has changed while it is the same.
     marked: AtomicU64,
+    begun: Instant,
+    /// Milliseconds from `begun` to the last search for unused pages.
+    swept: AtomicU64,
     known: Mutex<Known>,
 }
 
@@ -34,7 +37,6 @@ struct Known {
     marks: Vec<u64>,
     /// True for mapped pages.
     mapped: Vec<bool>,
-    swept: Instant,
 }
 
 impl Sparse {
@@ -42,24 +44,35 @@ impl Sparse {
     pub fn new(array: OwnedFd, bytes: usize, row: usize, taken: Option<usize>) -> nix::Result<Sparse> {
         let page = page()?;
         let room = Mapping::reserve(bytes.next_multiple_of(page))?;
-        let known = Known { marks: Vec::new(), mapped: vec![false; bytes.div_ceil(page)], swept: Instant::now() };
-        Ok(Sparse { array, room, page, bytes, row, taken, marked: AtomicU64::new(0), known: Mutex::new(known) })
+        let known = Known { marks: Vec::new(), mapped: vec![false; bytes.div_ceil(page)] };
+        let (marked, begun, swept, known) = (AtomicU64::new(0), Instant::now(), AtomicU64::new(0), Mutex::new(known));
+        Ok(Sparse { array, room, page, bytes, row, taken, marked, begun, swept, known })
     }
 
     /// Returns the words of the array, including all rows whose marks are visible by now.
     pub fn words(&self, marks: &[AtomicU64]) -> &[AtomicU64] {
-        if sum(marks.iter().map(|mark| mark.load(Acquire))) != self.marked.load(Relaxed) {
-            self.follow(marks, Instant::now());
+        let now = Instant::now();
+        if sum(marks.iter().map(|mark| mark.load(Acquire))) != self.marked.load(Relaxed) || self.is_due(now) {
+            self.follow(marks, now);
         }
         &self.room.words()[..self.bytes / 8]
+    }
+
+    /// True if it is time to search for unused pages.
+    fn is_due(&self, now: Instant) -> bool {
+        self.millis(now).saturating_sub(self.swept.load(Relaxed)) >= SWEEP.as_millis() as u64
+    }
+
+    fn millis(&self, now: Instant) -> u64 {
+        now.duration_since(self.begun).as_millis() as u64
     }
 
     fn follow(&self, marks: &[AtomicU64], now: Instant) {
         let known = &mut *held(&self.known);
         known.marks.resize(marks.len(), 0);
         // First, so that the claim of every mark that is known has long been visible; of the others the pages are mapped below.
-        if now.duration_since(known.swept) >= SWEEP {
-            known.swept = now;
+        if self.is_due(now) {
+            self.swept.store(self.millis(now), Relaxed);
             self.give_back(&mut known.mapped);
         }
         for (part, mark) in marks.iter().enumerate() {

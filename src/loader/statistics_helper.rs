@@ -3,6 +3,7 @@
 //! It is a fork of the agent that keeps that capability and almost no system calls. It passes the descriptor on and keeps none: the
 //! agent closes it, or the kernel does when the agent ends. At the end of the agent the helper reads end of file, and ends.
 
+use super::footprint::FilePages;
 use super::{held, helper::fork_helper, usage::count_runs};
 use nix::libc;
 use nix::sys::socket::{recvmsg, sendmsg, ControlMessage, ControlMessageOwned, MsgFlags};
@@ -24,7 +25,9 @@ impl StatisticsHelper {
     /// hold a lock that the fork would wait for.
     pub fn start(confine: impl FnOnce() -> io::Result<()>) -> io::Result<StatisticsHelper> {
         let agent = fork_helper(c"corebcc-stats", |agent| {
+            let pages = FilePages::find();
             confine()?;
+            pages.forget(); // what confining took
             serve(agent)
         })?;
         agent.set_read_timeout(Some(Duration::from_secs(1)))?;

@@ -5,12 +5,12 @@
 use super::btf::{Function, KernelTypes};
 use super::immediate::LOAD_64;
 use super::perf_event::open_event;
-use super::program::{load_code, owned, section};
+use super::program::{load_code, owned};
 use super::refusal::Refusal;
+use super::relocated::{Code, Relocated};
 use crate::host::TRACEFS;
 use crate::kit::Target;
 use libbpf_rs::libbpf_sys::{self, perf_event_attr};
-use libbpf_rs::{Object, Program};
 use nix::libc;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::ffi::{CString, OsStr};
@@ -31,14 +31,14 @@ pub type Copies = BTreeMap<(String, u64, Option<u32>), OwnedFd>;
 /// Copies a template with this number, and attaches the copy to a target. The kind of the program (`each_raw`, ...) is
 /// the first part of its name.
 pub fn attach(
-    object: &Object,
-    template: &Program<'_>,
+    object: &Relocated,
+    template: &Code,
     target: &Target,
     number: u32,
     btf: &KernelTypes,
     copies: &mut Copies,
 ) -> Result<Attached, Refusal> {
-    let name = template.name().to_string_lossy().into_owned();
+    let name = template.name.clone();
     let kind = name.split("__").next().unwrap_or_default();
     let point = match (kind, target) {
         ("each_raw", Target::Tracepoint { event, .. }) => AttachPoint::Raw(event),
@@ -86,8 +86,8 @@ pub fn attach(
 }
 
 /// Attaches a program to the target in its section.
-pub fn attach_named(program: &Program<'_>, fd: &OwnedFd) -> Result<Attached, Refusal> {
-    let point = match section(program) {
+pub fn attach_named(program: &Code, fd: &OwnedFd) -> Result<Attached, Refusal> {
+    let point = match program.section() {
         ("tp_btf" | "fentry" | "fexit", _) => AttachPoint::Typed,
         ("raw_tp", event) => AttachPoint::Raw(event),
         (kind @ ("kprobe" | "kretprobe"), function) => {
@@ -116,8 +116,8 @@ impl AttachPoint<'_> {
 }
 
 /// Loads a template's program with `number` in place of the mark; `function` is for fentry and fexit.
-fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&Function>) -> Result<OwnedFd, Refusal> {
-    let mut code = template.insns().to_vec();
+fn copy(object: &Relocated, template: &Code, number: u64, function: Option<&Function>) -> Result<OwnedFd, Refusal> {
+    let mut code = template.insns.clone();
     let halves = [number as i32, (number >> 32) as i32];
     let mut found = false;
     for i in 1..code.len() {
@@ -127,7 +127,7 @@ fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&
         }
     }
     if !found {
-        let message = format!("{} does not use the number of its target", template.name().to_string_lossy());
+        let message = format!("{} does not use the number of its target", template.name);
         return Err(Refusal::new(libc::EINVAL, message));
     }
     load_code(object, template, code, function)

@@ -10,11 +10,12 @@ use super::outcome::{usable, Attempt, Failure, Finding, LoadRequest};
 use super::permission::{lock_memory, Privileges};
 use super::pins::Unit;
 use super::refusal::{chain, errno, listening, Refusal};
+use super::relocated::Relocated;
 use super::{program, template};
 use crate::bpf::{BpfObject, Constants};
 use crate::host::btf_encoding::KERNEL_TYPES;
 use crate::kit::{Hook, MapKind, Plan, Target, Tier, When, NEEDS_BTF};
-use libbpf_rs::{libbpf_sys, AsRawLibbpf, Object, ObjectBuilder, ProgramType};
+use libbpf_rs::{libbpf_sys, AsRawLibbpf, ObjectBuilder, ProgramType};
 use nix::libc::ENOENT;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -85,6 +86,7 @@ pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constant
     trial.no_trampolines = no_trampolines;
     let mut loaded = trial.converge(&all);
     loaded.pin();
+    loaded.forget_code();
     findings.extend(features::ways(&attempts, loaded.reaches()));
     findings.push(features::ring(loaded.rings().next().map(|(ring, _)| ring), no_ring));
     findings.extend(features::surroundings());
@@ -487,7 +489,7 @@ impl Trial<'_> {
     }
 
     /// Opens the object, configures it, creates its maps and relocates the programs that may be loaded.
-    fn prepare(&self, active: &[usize], refused: &BTreeSet<&'static str>) -> Result<(Object, Vec<Unit>), Refusal> {
+    fn prepare(&self, active: &[usize], refused: &BTreeSet<&'static str>) -> Result<(Relocated, Vec<Unit>), Refusal> {
         let templates = active.iter().flat_map(|&module| templates(&self.wanted[module].plan));
         let tiers = self.hooks(active).into_iter().chain(templates).flat_map(|hook| hook.tiers);
         let programs: BTreeSet<&'static str> = tiers
@@ -500,7 +502,7 @@ impl Trial<'_> {
         let is_wanted = |name: &str| name == "ask_features" || programs.contains(name);
         let excerpt = excerpt(self.object.bytes, is_wanted);
         let mut units = Vec::new();
-        let (object, said) = listening(|| -> libbpf_rs::Result<Object> {
+        let (object, said) = listening(|| -> libbpf_rs::Result<Relocated> {
             let mut builder = ObjectBuilder::default();
             builder.name(self.object.name)?.btf_custom_path(self.known.types())?;
             let mut open = builder.open_memory(excerpt.as_deref().unwrap_or(self.object.bytes))?;
@@ -544,7 +546,7 @@ impl Trial<'_> {
                     program.set_prog_type(ProgramType::Tracing);
                 }
             }
-            open.load()
+            Relocated::of(&open.load()?)
         });
         object.map(|object| (object, units)).map_err(|error| {
             let refusal = Refusal::read(&said, errno(&error));

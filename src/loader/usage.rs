@@ -1,9 +1,9 @@
 //! Statistics of the kernel about loaded programs and maps: `bpf_obj_get_info_by_fd`, `/proc/self/fdinfo`, and
 //! `BPF_ENABLE_STATS`. Reading them costs system calls, so it is done only for fetches that ask for them.
 
-use super::{held, program, Loaded};
+use super::{held, Loaded};
 use libbpf_rs::libbpf_sys::{self, bpf_prog_info};
-use libbpf_rs::{MapCore, MapFlags, MapType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use nix::libc;
 use nix::time::{clock_gettime, ClockId};
 use std::fs::{self, File};
@@ -74,13 +74,13 @@ impl Loaded {
         let links = held(&self.links);
         let attached = |name: &str| links.values().flatten().any(|(program, _)| *program == name);
         let mut usage = Vec::new();
-        for program in object.progs() {
-            let name = program.name().to_string_lossy().into_owned();
+        for program in &object.programs {
+            let name = program.name.clone();
             let loaded = self.program(name.as_str());
             let Some(own) = loaded.and_then(|program| info(program.as_fd())) else { continue };
-            let (kind, hook) = program::section(&program);
+            let (kind, hook) = program.section();
             let (kind, hook) = (kind.to_owned(), (!hook.is_empty()).then(|| hook.to_owned()));
-            if !name.starts_with("each_") {
+            if !program.is_template() {
                 let attached = attached(&name);
                 usage.push(ProgramUsage { kind, hook, attached, name, ..own });
                 continue;
@@ -102,8 +102,7 @@ impl Loaded {
 
     /// Returns the maps. Three system calls each, and for a hash one more per 4096 entries.
     pub fn maps(&self) -> Vec<MapUsage> {
-        let maps = self.object.iter().flat_map(libbpf_rs::Object::maps).filter(libbpf_rs::Map::autocreate);
-        let usage = |map: libbpf_rs::Map<'_>| {
+        let usage = |map: &MapHandle| {
             let name = map.name().to_string_lossy().into_owned();
             let used = match map.map_type() {
                 MapType::RingBuf => self.rings.get(name.as_str()).map(super::ring::Ring::waiting),
@@ -122,14 +121,14 @@ impl Loaded {
                 name,
             }
         };
-        maps.map(usage).collect()
+        self.object.iter().flat_map(|object| &object.maps).map(usage).collect()
     }
 }
 
 impl Loaded {
     /// Returns the kernel memory of maps and programs in bytes, with the copies of templates.
     pub fn memory(&self) -> u64 {
-        let maps = self.object.iter().flat_map(libbpf_rs::Object::maps).filter(libbpf_rs::Map::autocreate);
+        let maps = self.object.iter().flat_map(|object| &object.maps);
         let maps: u64 = maps.filter_map(|map| memory(map.as_fd())).sum();
         let programs: u64 = self.loaded_programs().filter_map(|program| memory(program.as_fd())).sum();
         let copies: u64 = held(&self.copies).values().filter_map(|copy| memory(copy.as_fd())).sum();

@@ -2,7 +2,7 @@
 //! kept and their rows freed.
 
 use super::shared::tcp::{address, STATE, TRAFFIC};
-use crate::bpf::types::{self, retrans_owners, retrans_row, retrans_stat};
+use crate::bpf::types::{self, mark, retrans_owners, retrans_row, retrans_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +12,8 @@ metrics! {
 }
 
 maps! {
-    rows ROWS: retrans_row = "retrans_rows", taken claims, lost retrans_stat.lost in "retrans_stats";
+    rows ROWS: retrans_row = "retrans_rows", taken claims, lost retrans_stat.lost in "retrans_stats", marked in "retrans_marks";
+    rows MARKS: mark = "retrans_marks";
     rows STATS: retrans_stat = "retrans_stats";
     private OWNERS: retrans_owners = "retrans_owners";
     private OPEN: u64 = "retrans_open";
@@ -56,6 +57,8 @@ pub const SPEC: Spec = Spec {
 
 /// Largest number of open connections with retransmissions.
 const PLACES: usize = 4096;
+/// Number of rows that share a mark: 4 KB of the table.
+const PART: usize = 32;
 /// Largest number of names: for all places, and twice as many closed connections as `flow_count` allows.
 const NAMES: usize = 32 * 1024;
 
@@ -109,6 +112,7 @@ impl Module for Tcpretrans {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let by_process = !self.options.process.is_all();
         constants.retrans_mask = PLACES as u32 - 1;
+        constants.retrans_part_shift = PART.ilog2();
         constants.retrans_owner_mask = plan_set_table(plan, OWNERS.name, if by_process { by_socket(host) } else { 1 });
         constants.retrans_filter = plan.only(&self.options.process);
         constants.retrans_tlp = self.options.include_tlp;
@@ -118,6 +122,7 @@ impl Module for Tcpretrans {
             plan.attach(&TRAFFIC);
         }
         plan.entries(ROWS.def.name, PLACES);
+        plan.entries(MARKS.def.name, PLACES / PART);
         plan.entries(OPEN.name, PLACES);
         plan.entries(STATS.def.name, host.cpus);
     }

@@ -207,6 +207,7 @@ fn statistics_calls() -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
         libc::SYS_brk,
         libc::SYS_mmap,
         libc::SYS_munmap,
+        libc::SYS_madvise,
     ];
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = CALLS.iter().map(|&call| (call, Vec::new())).collect();
     rules.insert(libc::SYS_bpf, vec![argument(0, u32::MAX.into(), BPF_ENABLE_STATS)?]);

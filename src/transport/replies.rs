@@ -54,6 +54,14 @@ impl Replies {
         &mut self.out
     }
 
+    /// Gives back the memory of replies that have been read. Nothing may be pending.
+    pub(super) fn forget(&mut self, output: &OwnedFd) {
+        if is_read(output) {
+            self.lent = Vec::new();
+        }
+        self.out = Vec::new();
+    }
+
     /// Passes as much to the kernel as it accepts.
     pub(super) fn flush(&mut self, output: &OwnedFd) -> Result<(), Errno> {
         while self.pending() > 0 {

@@ -9,9 +9,13 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::Signal;
 use nix::unistd::read;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 /// Amount of unsent output in bytes above which the wake descriptor is not polled.
 const BACKLOG: usize = 64 << 10;
+
+/// Time without a request after which memory of replies is given back.
+const QUIET: Duration = Duration::from_secs(20);
 
 /// The agent's part of a conversation.
 pub trait Handler {
@@ -25,6 +29,9 @@ pub trait Handler {
 
     /// Reads the configuration again, after SIGHUP.
     fn reload(&mut self) {}
+
+    /// Gives back memory that only large replies needed: called when pmcd has asked nothing for a while after a reply.
+    fn idle(&mut self) {}
 
     /// True if the agent itself wants to end the conversation: [`End::Handler`].
     fn is_over(&self) -> bool {
@@ -64,7 +71,18 @@ pub fn run(
     signals: &Signals,
     handler: &mut dyn Handler,
 ) -> Result<End, TransportError> {
-    let mut talk = Talk { connection, deframer: Deframer::new(), replies: Replies::new(greeting) };
+    talk(connection, greeting, signals, handler, QUIET)
+}
+
+fn talk(
+    connection: Connection,
+    greeting: &[u8],
+    signals: &Signals,
+    handler: &mut dyn Handler,
+    quiet: Duration,
+) -> Result<End, TransportError> {
+    let (deframer, replies) = (Deframer::new(), Replies::new(greeting));
+    let mut talk = Talk { connection, deframer, replies, quiet, asked: false };
     let end = loop {
         if let Err(end) = talk.answer(handler) {
             break end;
@@ -76,6 +94,10 @@ pub fn run(
                 Some(signal) => break End::Signal(signal as i32),
                 None => {}
             }
+        }
+        if ready.quiet {
+            talk.replies.forget(&talk.connection.output);
+            handler.idle();
         }
         if ready.wake {
             handler.woken(talk.replies.buffer(&talk.connection.output));
@@ -97,12 +119,18 @@ struct Talk {
     connection: Connection,
     deframer: Deframer,
     replies: Replies,
+    /// Time without a request after which memory of replies is given back.
+    quiet: Duration,
+    /// True if pmcd has asked something since then.
+    asked: bool,
 }
 
+#[derive(Default)]
 struct Ready {
     signal: bool,
     wake: bool,
     input: bool,
+    quiet: bool,
 }
 
 impl Talk {
@@ -114,7 +142,10 @@ impl Talk {
                 return Ok(());
             }
             match self.deframer.next() {
-                Ok(Some(frame)) => handler.frame(frame, self.replies.buffer(&self.connection.output)),
+                Ok(Some(frame)) => {
+                    self.asked = true;
+                    handler.frame(frame, self.replies.buffer(&self.connection.output));
+                }
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(End::Broken(format!("cannot read on after {error}"))),
             }
@@ -127,7 +158,7 @@ impl Talk {
         flushed.map_err(|errno| End::Broken(format!("pmcd takes no reply: {}", errno.desc())))
     }
 
-    fn wait(&self, signals: &Signals, handler: &dyn Handler) -> Result<Ready, TransportError> {
+    fn wait(&mut self, signals: &Signals, handler: &dyn Handler) -> Result<Ready, TransportError> {
         let idle = self.replies.pending() == 0;
         let wake = handler.wake_fd().filter(|_| self.replies.pending() <= BACKLOG && self.replies.can_grow());
         let signal = || PollFd::new(signals.as_fd(), PollFlags::POLLIN);
@@ -139,14 +170,21 @@ impl Talk {
         };
         let mut fds = [signal(), pmcd, wake.map_or_else(signal, |fd| PollFd::new(fd, PollFlags::POLLIN))];
         let used = if wake.is_some() { 3 } else { 2 };
-        match poll(&mut fds[..used], PollTimeout::NONE) {
+        let quiet = Some(self.quiet).filter(|_| self.asked && idle);
+        let quiet = quiet.and_then(|quiet| quiet.try_into().ok()).unwrap_or(PollTimeout::NONE);
+        match poll(&mut fds[..used], quiet) {
+            Ok(0) => {
+                self.asked = false;
+                return Ok(Ready { quiet: true, ..Ready::default() });
+            }
             Ok(_) => {}
-            Err(Errno::EINTR) => return Ok(Ready { signal: false, wake: false, input: false }),
+            Err(Errno::EINTR) => return Ok(Ready::default()),
             Err(errno) => return Err(TransportError::new("cannot wait for pmcd", errno)),
         }
         // Errors and hang-ups count as readiness: the read or write that follows says which it was.
         let ready = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
-        Ok(Ready { signal: ready(&fds[0]), wake: used == 3 && ready(&fds[2]), input: idle && ready(&fds[1]) })
+        let (wake, input) = (used == 3 && ready(&fds[2]), idle && ready(&fds[1]));
+        Ok(Ready { signal: ready(&fds[0]), wake, input, quiet: false })
     }
 
     /// Reads available bytes, up to the free room.
@@ -181,6 +219,8 @@ mod tests {
         times: usize,
         wake: Option<EventFd>,
         seen: usize,
+        /// Number of times that memory was given back.
+        idle: usize,
         /// Number of polls.
         waits: std::cell::Cell<usize>,
     }
@@ -191,6 +231,10 @@ mod tests {
             for _ in 0..self.times {
                 out.extend(pdu(frame.ty.0, frame.body));
             }
+        }
+
+        fn idle(&mut self) {
+            self.idle += 1;
         }
 
         fn woken(&mut self, out: &mut Vec<u8>) {
@@ -205,7 +249,7 @@ mod tests {
     }
 
     fn echo(times: usize) -> Echo {
-        Echo { times, wake: None, seen: 0, waits: Default::default() }
+        Echo { times, wake: None, seen: 0, idle: 0, waits: Default::default() }
     }
 
     fn pdu(ty: i32, body: &[u8]) -> Vec<u8> {
@@ -366,6 +410,25 @@ mod tests {
             end
         });
         assert_eq!((end, handler.seen, handler.waits.get()), (End::Eof, 2, 2), "once for both, once for the end");
+    }
+
+    #[test]
+    fn memory_of_replies_is_given_back_once_after_each_rush() {
+        let (mut peer, ours) = UnixStream::pair().unwrap();
+        let ours = Connection::new(ours.try_clone().unwrap().into(), ours.into()).unwrap();
+        let mut handler = echo(1000);
+        let (quiet, pause) = (Duration::from_millis(20), Duration::from_millis(200));
+        let end = thread::scope(|scope| {
+            scope.spawn(move || {
+                for _ in 0..2 {
+                    peer.write_all(&pdu(3, &[7; 988])).unwrap();
+                    peer.read_exact(&mut vec![0; 1_000_000]).unwrap();
+                    thread::sleep(pause);
+                }
+            });
+            super::talk(ours, b"", &Signals::none(), &mut handler, quiet).unwrap()
+        });
+        assert_eq!((end, handler.seen, handler.idle), (End::Eof, 2, 2));
     }
 
     #[test]

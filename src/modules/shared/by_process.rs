@@ -31,8 +31,8 @@ struct Process<const N: usize> {
     execs: u64,
     /// Counts of ended threads.
     past: [u64; N],
-    /// Counts of living threads at the last sweep.
-    live: [u64; N],
+    /// Counts of living threads at the last sweep; most processes have none, since those that ended stay for a minute.
+    live: Option<Box<[u64; N]>>,
     /// Number of threads in the table at the last sweep.
     threads: u32,
     execs_now: u64,
@@ -49,7 +49,7 @@ impl<const N: usize> Default for Process<N> {
             found_as: None,
             execs: 0,
             past: [0; N],
-            live: [0; N],
+            live: None,
             threads: 0,
             execs_now: 0,
             named_at: None,
@@ -274,7 +274,8 @@ impl<T: 'static, const N: usize> ByProcess<T, N> {
 
     fn add_up(&mut self, kernel: &dyn Kernel) {
         for (_, process) in self.processes.iter_mut() {
-            (process.live, process.threads, process.execs_now, process.named_at) = ([0; N], 0, 0, None);
+            (process.threads, process.execs_now, process.named_at) = (0, 0, None);
+            process.live.iter_mut().for_each(|live| live.fill(0));
         }
         let (threads, counts) = (kernel.rows(self.maps.threads), kernel.rows(self.maps.counts));
         self.hints.resize(threads.len(), 0);
@@ -300,18 +301,23 @@ impl<T: 'static, const N: usize> ByProcess<T, N> {
                 thread.set(thread::state, state | SEEN);
             }
             let Some(process) = process else { continue };
-            add(&mut process.live, cells);
+            add(process.live.get_or_insert_with(|| Box::new([0; N])).as_mut_slice(), cells);
             process.threads += 1;
             let execs = (state & !SEEN) >> 1;
             if process.named_at.is_none() || execs > process.execs_now {
                 (process.execs_now, process.named_at) = (execs, Some(place));
             }
         }
+        self.processes
+            .iter_mut()
+            .filter(|(_, process)| process.threads == 0)
+            .for_each(|(_, process)| process.live = None);
     }
 
     fn fill(&self, table: &mut Table) {
         for (pid, process) in self.processes.iter() {
-            let cells: [u64; N] = std::array::from_fn(|column| process.past[column] + process.live[column]);
+            let mut cells = process.past;
+            add(&mut cells, process.live.iter().flat_map(|live| **live));
             table.process_named(pid, &process.name).numbers(&cells);
         }
     }
@@ -352,7 +358,10 @@ impl<T: 'static, const N: usize> ByProcess<T, N> {
         self.processes.tick(
             self.stay,
             |pid, process| process.threads == 0 && !exists(pid),
-            |process| process.past.iter().chain(&process.live).fold(0, |sum, cell| sum.wrapping_add(*cell)),
+            |process| {
+                let live = process.live.iter().flat_map(|live| live.iter());
+                process.past.iter().chain(live).fold(0, |sum, cell| sum.wrapping_add(*cell))
+            },
         );
         self.claims.release_contested(kernel.rows(self.maps.threads).iter().enumerate());
         let lost = kernel.rows(self.maps.losses).sum(thread_stat::lost);
