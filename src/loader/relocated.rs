@@ -45,11 +45,11 @@ impl Relocated {
             descriptors.insert(map.as_fd().as_raw_fd(), own.as_fd().as_raw_fd());
             maps.push(own);
         }
-        // SAFETY: the object lives, and its descriptor as long.
-        let types = match unsafe { libbpf_sys::bpf_object__btf_fd(object.as_libbpf_object().as_ptr()) } {
-            types @ 0.. => Some(unsafe { BorrowedFd::borrow_raw(types) }.try_clone_to_owned()?),
-            _ => None,
-        };
+        // SAFETY: the object lives.
+        let types = unsafe { libbpf_sys::bpf_object__btf_fd(object.as_libbpf_object().as_ptr()) };
+        // SAFETY: the object lives, and with it its descriptor.
+        let types = (types >= 0).then(|| unsafe { BorrowedFd::borrow_raw(types) });
+        let types = types.map(|types| types.try_clone_to_owned()).transpose()?;
         let programs = object.progs().map(|program| Code::of(&program, &descriptors)).collect();
         let constants = Constants::of(&maps);
         Ok(Relocated { maps, programs, constants, types })
