@@ -90,6 +90,21 @@ struct ofc_pair {
 	__u64 pad[3];
 };
 
+/* Waits at a stack that were ended at another one. */
+struct ofc_chain {
+	__u64 key; /* 1 more than the row of the stack, in the upper 32 bits; below, who ended the wait; 0: free */
+	__u64 claims;
+	__u64 ns;
+	__u64 pad[5];
+};
+
+/* Who ended a wait: by a number in `ofc_wake_places`. */
+enum ofc_waker {
+	OFC_BY_UNKNOWN,
+	OFC_BY_INTERRUPT,
+	OFC_BY_STACK, /* and more: the row of the stack */
+};
+
 /* The longest wait of an epoch, on a CPU for a reason. */
 struct ofc_longest {
 	__u64 epoch; /* 1 more than its number; 0: there was none */
@@ -121,6 +136,8 @@ ROWS(ofc_longest, struct ofc_longest); /* by CPU, reason, and even or odd epoch 
 ROWS(ofc_stacks, struct stack_row);
 PRIVATE(ofc_scratch, struct stack_row); /* of a CPU */
 PRIVATE(ofc_places, struct set_numbers); /* of threads by id: the run and, in the lowest 32 bits, the row of the stack at which the thread left */
+ROWS(ofc_chains, struct ofc_chain);
+PRIVATE(ofc_wake_places, struct set_numbers); /* of threads by id: the run and, in the lowest 32 bits, who woke the thread */
 ROWS(ofc_wakers, struct ofc_pair);
 ROWS(ofc_locks, struct ofc_pair);
 PRIVATE(ofc_wakings, struct set_numbers); /* of threads by id: the row of who woke it, and the lowest 32 bits of that one's number */
@@ -132,6 +149,7 @@ const volatile bool ofc_by_cgroup;
 const volatile __u32 ofc_departure_mask;
 const volatile bool ofc_exemplars;
 const volatile __u32 ofc_stack_mask; /* rows of stacks, less 1; 0: none are kept */
+const volatile bool ofc_waker_stacks; /* stacks are those of waits and of who ends them */
 const volatile __u32 ofc_waker_mask; /* rows of wakers, less 1; 0: they are not counted */
 const volatile __u32 ofc_lock_mask; /* of locks */
 const volatile __u32 ofc_mask; /* places of owners, less 1 */
@@ -250,6 +268,45 @@ static __always_inline void ofc_keep_stack(void *ctx, __u64 pid)
 		ofc_keep(&ofc_places, pid, stat->run << 32 | place, stat);
 }
 
+#define OFC_WAYS 8
+
+/* Keeps at which stack the current thread wakes another one, during a run. */
+static __always_inline void ofc_keep_waker_stack(void *ctx, __u64 pid, bool by_interrupt, struct ofc_stat *stat)
+{
+	struct stack_row *scratch = cpu_row(&ofc_scratch);
+	__u64 who = OFC_BY_INTERRUPT;
+	__s64 place;
+
+	/* A thread that wakes itself does not wait, and interrupts may be on. */
+	if (!scratch || pid == (__u32)bpf_get_current_pid_tgid())
+		return;
+	if (!by_interrupt) {
+		place = stack_place(ctx, &ofc_stacks, ofc_stack_mask, scratch);
+		if (place < 0)
+			ADD(stat->stackless, 1);
+		who = place < 0 ? OFC_BY_UNKNOWN : OFC_BY_STACK + place;
+	}
+	ofc_keep(&ofc_wake_places, pid, stat->run << 32 | who, stat);
+}
+
+/* Adds a time to that of a stack and of who woke the thread. */
+static __always_inline void ofc_count_chain(__u64 pid, __u32 stack, __u64 ns, struct ofc_stat *stat)
+{
+	__u64 number, key = (__u64)(stack + 1) << 32;
+	struct ofc_chain *chain;
+	__u32 place, hash;
+
+	if (set_take(&ofc_wake_places, ofc_departure_mask, pid, &number) && number >> 32 == stat->run)
+		key |= (__u32)number;
+	hash = number_hash(key);
+	OWNED_ROW(chain, place, &ofc_chains, OFC_WAYS, (hash + nth) & ofc_stack_mask, chain->key == key, claim(&chain->claims),
+		  *(volatile __u64 *)&chain->key = key);
+	if (chain)
+		ADD(chain->ns, ns);
+	else
+		ADD(stat->stackless, 1);
+}
+
 /* Adds a time to that of the stack at which the thread left its CPU. */
 static __always_inline void ofc_count_stack(__u64 pid, __u64 ns)
 {
@@ -259,12 +316,14 @@ static __always_inline void ofc_count_stack(__u64 pid, __u64 ns)
 
 	if (!stat || !stat->run || !set_take(&ofc_places, ofc_departure_mask, pid, &number) || number >> 32 != stat->run)
 		return;
+	if (ofc_waker_stacks) {
+		ofc_count_chain(pid, number, ns, stat);
+		return;
+	}
 	stack = row(&ofc_stacks, (__u32)number);
 	if (stack)
 		ADD(stack->ns, ns);
 }
-
-#define OFC_WAYS 8
 
 /* The number of the row of a process and another one, or a lock; negative: there is none left. */
 #define OFC_PAIR(rows, mask, process, what, begin)                                                                    \
@@ -489,6 +548,10 @@ ON(sched_waking, struct task_struct *task)
 	__s64 place;
 
 	if (!stat || !process || (ofc_filter && !filter_wants(ofc_filter, process)))
+		return;
+	if (ofc_waker_stacks && stat->run)
+		ofc_keep_waker_stack(ctx, (__u32)GET(task, pid), !waker, stat);
+	if (!ofc_waker_mask)
 		return;
 	place = OFC_PAIR(&ofc_wakers, ofc_waker_mask, process, waker, {
 		BPF_CORE_READ_INTO((char(*)[16])pair_->comm, task, group_leader, comm);

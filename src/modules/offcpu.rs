@@ -7,7 +7,8 @@ use super::shared::groups::tell;
 use super::shared::places::{ByPlace, PlacedHistograms};
 use super::system_calls;
 use crate::bpf::types::{
-    self, mark, ofc_counts, ofc_group, ofc_longest, ofc_pair, ofc_row, ofc_stat, place_owner, set_numbers, stack_row,
+    self, mark, ofc_chain, ofc_counts, ofc_group, ofc_longest, ofc_pair, ofc_row, ofc_stat, place_owner, set_numbers,
+    stack_row,
 };
 use crate::bpf::Field;
 use crate::kit::*;
@@ -187,6 +188,8 @@ by_process! {
     private FUTEXES: set_numbers = "ofc_futexes";
     private SCRATCH: stack_row = "ofc_scratch";
     private PLACES: set_numbers = "ofc_places";
+    rows CHAINS: ofc_chain = "ofc_chains", taken claims, lost ofc_stat.stackless in "ofc_stats";
+    private WAKE_PLACES: set_numbers = "ofc_wake_places";
     private DEPARTURES: set_numbers = "ofc_departures";
 }
 
@@ -204,6 +207,8 @@ options! {
     locks: bool = false;
     /// Fill bcc.proc.waits.stacks, too, while bcc.proc.waits.profile is started; meanwhile a wait costs 2 us more.
     stacks: bool = false;
+    /// Append to each of these stacks that of the thread which ended the wait, the innermost frame first. A wake-up costs 2 us more, too.
+    waker_stacks: bool = false;
     /// Different stacks to keep, 2 KB each, rounded up to a power of two.
     stack_storage_size: Count = Count(4096);
     histograms;
@@ -275,7 +280,7 @@ impl Offcpu {
         let waits = NamedHistograms::of_one(&waits::SERIES_OF_ONE, options.window.window(), options.buckets);
         let processes = ByProcess::new(&PROCESSES, false);
         let cgroups = options.by_cgroup.then(|| counters_by_cgroup(&cgroups::BY_CGROUP));
-        let stacks = options.stacks.then(|| WaitStacks::new(section));
+        let stacks = options.stacks.then(|| WaitStacks::new(section, options.waker_stacks));
         let (wakers, locks) = (options.wakers.then(Pairs::of_wakers), options.locks.then(Pairs::of_locks));
         let longest = options.exemplars.then(|| Longest::new(options.window.window()));
         Offcpu { options, waits, processes, cgroups, longest, wakers, locks, stacks }
@@ -302,11 +307,11 @@ impl Module for Offcpu {
         for pairs in self.wakers.iter().chain(&self.locks) {
             pairs.plan(sets, host, plan, constants);
         }
-        if self.wakers.is_some() {
+        if self.wakers.is_some() || self.stacks.as_ref().is_some_and(|stacks| stacks.by_waker) {
             Pairs::plan_wake_ups(plan, constants);
         }
-        if self.stacks.is_some() {
-            WaitStacks::plan(self.options.stack_storage_size.0, sets, host, plan, constants);
+        if let Some(stacks) = &self.stacks {
+            stacks.plan(self.options.stack_storage_size.0, sets, host, plan, constants);
         }
         self.processes.plan_maps(host, plan, constants);
         plan.attach(&EXIT);

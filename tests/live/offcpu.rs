@@ -305,6 +305,40 @@ fn stacks_are_counted(start: impl FnOnce(&str) -> Agent) {
     lost(&mut agent);
 }
 
+/// Stacks with those of what ended the waits: a child that exits, the test that gives an order, a timer.
+#[test]
+fn stacks_have_those_of_who_ended_the_waits() {
+    let _alone = alone();
+    let mut process = Sleeper::doing(wait);
+    process.sleep(0);
+    let options = format!("process = {}\nstacks = True\nwaker_stacks = True", process.pid());
+    let needs = "variables by CPU in the kernel's BTF";
+    let Some(mut agent) = Agent::where_possible_avoiding("", needs, "offcpu", &options) else { return };
+    agent.store(find("offcpu").unwrap().tables[8], "start");
+    process.sleep(0); // The first wait began before.
+    process.arrivals();
+    let (before, stacks_before) = (of_process(&mut agent, process.pid()), by_stack(&mut agent));
+    (0..ORDERS).for_each(|order| process.sleep(order));
+    process.arrivals();
+    let waits = since(&of_process(&mut agent, process.pid()), &before);
+    let mut stacks = by_stack(&mut agent);
+    lost(&mut agent);
+    stacks.iter_mut().for_each(|(stack, time)| *time -= stacks_before.get(stack).unwrap_or(&0));
+    stacks.iter().for_each(|(stack, time)| println!("{stack} {time}"));
+    let waited: u64 = waits.iter().filter(|(reason, _)| *reason != "runq").map(|(_, (time, _))| time).sum();
+    assert_eq!(stacks.values().sum::<u64>(), waited, "each wait has its stack: {waits:?}");
+    let ended = |inside: &str, by: &str| -> u64 {
+        let has =
+            |stack: &str| stack.split_once(",--,").is_some_and(|(of, waker)| of.contains(inside) && waker.contains(by));
+        stacks.iter().filter(|(stack, _)| has(stack)).map(|(_, time)| time).sum()
+    };
+    assert_eq!(ended("do_nanosleep_[k]", "[interrupt]"), waits["timer"].0, "{waits:?}");
+    let by_children = ended("do_wait", "do_exit_[k]");
+    assert!(by_children > waits["child"].0 / 2, "{by_children} of {waits:?}");
+    let by_test = ended("pipe_read_[k]", "pipe_write_[k]") + ended("unix_stream", "unix_stream_sendmsg_[k]");
+    assert!(by_test > 0, "orders come by a pipe or a socket: {stacks:?}");
+}
+
 #[test]
 fn stacks_add_up_to_the_waits_of_a_process() {
     let _alone = alone();

@@ -9,16 +9,19 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
-/// Runs the commands of a page with `show` side by side, and returns the lines of each as words.
+/// Runs the commands of a page with `show`, some side by side, and returns the lines of each as words.
 fn follow<const N: usize>(page: &str) -> [Vec<Vec<String>>; N] {
     let home = Home::new(ONE);
     let commands = page.lines().filter_map(|line| line.strip_prefix("sudo pmdacorebcc ")?.split(" | ").next());
     let commands: Vec<Vec<&str>> = commands.map(|command| command.split(' ').collect()).collect();
-    let outputs: Vec<Output> = thread::scope(|scope| {
-        let running: Vec<_> = commands.iter().map(|command| scope.spawn(|| home.run(command))).collect();
-        running.into_iter().map(|command| command.join().unwrap()).collect()
+    // No more at once: names of stacks are found for a part of each second only.
+    let some = commands.chunks(4).flat_map(|commands| {
+        thread::scope(|scope| {
+            let running: Vec<_> = commands.iter().map(|command| scope.spawn(|| home.run(command))).collect();
+            running.into_iter().map(|command| command.join().unwrap()).collect::<Vec<Output>>()
+        })
     });
-    let outputs: [Output; N] = outputs.try_into().expect("the number of commands of the page");
+    let outputs: [Output; N] = some.collect::<Vec<_>>().try_into().expect("the number of commands of the page");
     outputs.map(|output| {
         assert!(output.status.success(), "{}", told(&output));
         println!("{}", told(&output));
@@ -107,7 +110,7 @@ fn the_walk_of_the_page_about_waits_is_true() {
     let lock = &lock.unwrap()[4..]; // a user address has 48 bits
     let service = Proc(Command::new(&program).arg(&slow.device).stdin(Stdio::null()).spawn().unwrap());
     let pid = format!("{:06}", service.pid());
-    let [times, clients, server, locks, code, disk, longest] = follow(PAGE);
+    let [times, clients, server, locks, code, chains, disk, longest] = follow(PAGE);
 
     // service has four workers: while one reads, three wait for it.
     let row = rows(&times, "bcc.proc.offcpu").iter().find(|row| row[0] == pid).expect("the service");
@@ -127,6 +130,16 @@ fn the_walk_of_the_page_about_waits_is_true() {
     for frame in ["futex", "read"] {
         let is_shown = |line: &Vec<String>| line[0].starts_with("service;") && line[0].contains(frame);
         assert!(code.iter().any(is_shown), "{frame}: {code:?}");
+    }
+    for chain in
+        [["futex_do_wait_[k]", "futex_wake_[k]"], ["read", "[interrupt]"], ["unix_stream_recvmsg_[k]", "client"]]
+    {
+        let [wait, waker] = chain;
+        let is_shown = |line: &Vec<String>| {
+            let ends = line[0].split_once(";--;").filter(|(wait, _)| wait.starts_with("service;"));
+            ends.is_some_and(|(of, by)| of.contains(wait) && by.contains(waker))
+        };
+        assert!(chains.iter().any(is_shown), "{chain:?}: {chains:?}");
     }
     let of_disk = rows(&disk, "bcc.disk.dev.read.total").iter().find(|row| row[0] == slow.name());
     assert!(of_disk.is_some_and(|row| number(&row[3]) >= 5000.0), "its reads take milliseconds: {disk:?}");

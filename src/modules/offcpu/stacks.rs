@@ -1,11 +1,11 @@
 //! Time off a CPU by stack, between the stores of `start` and `stop`: bcc.proc.waits.stacks. Rows of bpf/shared/stack_rows.bpf.h.
 
-use super::{PLACES, SCRATCH, STACKS, STATS};
-use crate::bpf::types::{self, ofc_stat, stack_row};
+use super::{CHAINS, PLACES, SCRATCH, STACKS, STATS, WAKE_PLACES};
+use crate::bpf::types::{self, ofc_chain, ofc_stat, stack_row};
 use crate::host::forget_symbols;
 use crate::kit::*;
 use crate::metrics;
-use crate::modules::shared::stacks::{Folded, Order, Run, Stack};
+use crate::modules::shared::stacks::{Folded, Order, Run, Stack, Waker};
 use crate::pcp::PmErr;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -46,7 +46,11 @@ pub static TABLE: TableSpec = TableSpec {
 /// Time for names of new stacks at once: the first of a program takes the reading of its symbols, and a client waits meanwhile.
 const NAMING: Duration = Duration::from_millis(100);
 
-/// A stack of the current run, by its row.
+/// Who ended a wait (`enum ofc_waker`): an interrupt; from this number on, the row of a stack.
+const INTERRUPT: u32 = 1;
+const STACK: u32 = 2;
+
+/// A stack of the current run, or a stack and its waker, by its row.
 struct Known {
     number: u32,
     ns: u64,
@@ -55,6 +59,8 @@ struct Known {
 /// Stacks at which threads left their CPU, and the time until they could run again.
 pub struct WaitStacks {
     run: Run,
+    /// True if stacks have those of who ended the waits.
+    pub by_waker: bool,
     /// Number of the last run, by which programs tell a wait that began in another one.
     number: u64,
     known: HashMap<usize, Known>,
@@ -65,18 +71,23 @@ pub struct WaitStacks {
 
 impl WaitStacks {
     /// Makes an empty list, for the section with this name.
-    pub fn new(section: &str) -> WaitStacks {
+    pub fn new(section: &str, by_waker: bool) -> WaitStacks {
         let (run, folded) = (Run::new(section), Folded::default());
-        WaitStacks { run, number: 0, known: HashMap::new(), is_complete: true, folded }
+        WaitStacks { run, by_waker, number: 0, known: HashMap::new(), is_complete: true, folded }
     }
 
     /// Sizes the maps for this many stacks. `threads` is the number of sets of tables by thread.
-    pub fn plan(most: u64, threads: usize, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+    pub fn plan(&self, most: u64, threads: usize, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let rows = table_size(most as usize, 64, 1 << 16);
         constants.ofc_stack_mask = rows as u32 - 1;
         plan.entries(STACKS.def.name, rows);
         plan.entries(SCRATCH.name, host.cpus);
         plan.entries(PLACES.name, threads);
+        if self.by_waker {
+            constants.ofc_waker_stacks = true;
+            plan.entries(CHAINS.def.name, rows);
+            plan.entries(WAKE_PLACES.name, threads);
+        }
     }
 
     /// Carries out an order of a client.
@@ -94,6 +105,7 @@ impl WaitStacks {
         if !self.is_complete {
             self.take(kernel, None);
         }
+        kernel.rows(CHAINS).iter().filter(|row| row.get(ofc_chain::claims) != 0).for_each(Row::clear);
         kernel.rows(STACKS).iter().filter(|row| row.get(stack_row::claims) != 0).for_each(Row::clear);
         forget_symbols();
         self.known.clear();
@@ -120,12 +132,18 @@ impl WaitStacks {
 
     /// Adds the time since the last time to that of each stack. False if some have no name at this time, and keep theirs.
     fn take(&mut self, kernel: &dyn Kernel, until: Option<Instant>) -> bool {
+        let (stacks, chains) = (kernel.rows(STACKS), kernel.rows(CHAINS));
+        let times: Box<dyn Iterator<Item = u64>> = match self.by_waker {
+            true => Box::new(chains.iter().map(|row| row.get(ofc_chain::ns))),
+            false => Box::new(stacks.iter().map(|row| row.get(stack_row::ns))),
+        };
+        let stack = |place: usize| stacks.get(place).map(stack_of);
+        let name = |place: usize| match chains.get(place).filter(|_| self.by_waker) {
+            Some(chain) => name_of(chain.get(ofc_chain::key), stack),
+            None => stack(place).map(|stack| stack.name_of_wait()),
+        };
         let mut is_complete = true;
-        for (place, row) in kernel.rows(STACKS).iter().enumerate() {
-            let ns = row.get(stack_row::ns);
-            if ns == 0 {
-                continue;
-            }
+        for (place, ns) in times.enumerate().filter(|(_, ns)| *ns > 0) {
             if !self.known.contains_key(&place) && until.is_some_and(|until| Instant::now() >= until) {
                 is_complete = false;
                 continue;
@@ -134,7 +152,7 @@ impl WaitStacks {
             let known = self
                 .known
                 .entry(place)
-                .or_insert_with(|| Known { number: folded.number(stack_of(row).name_of_wait()), ns: 0 });
+                .or_insert_with(|| Known { number: folded.number(name(place).unwrap_or_default()), ns: 0 });
             self.folded.add(known.number, ns.wrapping_sub(known.ns));
             known.ns = ns;
         }
@@ -158,6 +176,16 @@ fn set_run(kernel: &dyn Kernel, number: u64) {
     if let Some(run) = kernel.rows(STATS).get(0) {
         run.set(ofc_stat::run, number);
     }
+}
+
+/// Returns the name of a stack and its waker (`ofc_chain.key`); `stack` returns that of a row.
+fn name_of(key: u64, stack: impl Fn(usize) -> Option<Stack>) -> Option<String> {
+    let waker = match key as u32 {
+        0 => Waker::Unknown,
+        INTERRUPT => Waker::Interrupt,
+        place => Waker::Stack(stack((place - STACK) as usize)?),
+    };
+    Some(stack((key >> 32) as usize - 1)?.name_of_wake(&waker))
 }
 
 fn stack_of(row: Row<'_, stack_row>) -> Stack {
@@ -198,7 +226,7 @@ mod tests {
 
     #[test]
     fn times_of_runs_add_up_by_name() {
-        let (fake, mut stacks) = (kernel(), WaitStacks::new("offcpu"));
+        let (fake, mut stacks) = (kernel(), WaitStacks::new("offcpu", false));
         let number = || fake.row(STATS, 0).get(ofc_stat::run);
         assert_eq!(stacks.store(&fake, b"start"), Ok(()));
         assert_eq!(number(), 1);
@@ -220,8 +248,28 @@ mod tests {
     }
 
     #[test]
+    fn a_stack_has_that_of_who_ended_the_wait_behind_it() {
+        let (fake, mut stacks) = (kernel().with(CHAINS, 4), WaitStacks::new("offcpu", true));
+        assert_eq!(stacks.store(&fake, b"start"), Ok(()));
+        wait(&fake, 1, b'a', 0);
+        wait(&fake, 2, b'b', 0);
+        for (place, waker) in [0, INTERRUPT, STACK + 2].into_iter().enumerate() {
+            let row = fake.row(CHAINS, place);
+            row.set(ofc_chain::claims, 1);
+            row.set(ofc_chain::key, 2 << 32 | u64::from(waker));
+            row.set(ofc_chain::ns, 5 + place as u64);
+        }
+        let names = [("aaa,--,[interrupt]".into(), 6), ("aaa,--,[unknown]".into(), 5), ("aaa,--,bbb".into(), 7)];
+        let mut found = filled(&mut stacks, &fake);
+        found.sort();
+        assert_eq!(found, names);
+        assert_eq!((stacks.store(&fake, b"stop"), stacks.store(&fake, b"start")), (Ok(()), Ok(())));
+        assert!((0..4).all(|place| fake.row(CHAINS, place).is_zero()), "room for others");
+    }
+
+    #[test]
     fn the_state_is_told_and_other_orders_are_refused() {
-        let (fake, mut stacks) = (kernel(), WaitStacks::new("offcpu"));
+        let (fake, mut stacks) = (kernel(), WaitStacks::new("offcpu", false));
         let state = |stacks: &mut WaitStacks| {
             let mut table = Table::of(STATUS);
             stacks.fill_status(&mut table);

@@ -116,8 +116,20 @@ pub fn kernel_frames(stack: &[u64]) -> String {
     frames.join(",")
 }
 
-/// The kernel's function inside of which a thread leaves its CPU. What lies within is the program that reads the stack.
+/// The kernel's functions inside of which a thread leaves its CPU, and wakes another. What lies within is the program that reads the
+/// stack.
 const SWITCHES: &str = "__schedule";
+const WAKES: &str = "try_to_wake_up";
+
+/// Cause of the end of a thread's wait.
+pub enum Waker {
+    /// It was not seen.
+    Unknown,
+    /// An interrupt: the thread that it interrupted has no part in it.
+    Interrupt,
+    /// A thread, at this stack.
+    Stack(Stack),
+}
 
 /// Returns the frames outside of the kernel's function with this name, all if there is none.
 fn up_to<'a>(frames: &'a [Frame], end: &str) -> &'a [Frame] {
@@ -140,6 +152,20 @@ impl Stack {
     /// Returns the name of the instance of a stack at which a thread waits.
     pub fn name_of_wait(&self) -> String {
         folded(up_to(&self.frames(), SWITCHES))
+    }
+
+    /// Returns the same and, behind `--`, the stack of what ended the wait: the innermost frame first, so that both meet where the one
+    /// thread wakes the other.
+    pub fn name_of_wake(&self, waker: &Waker) -> String {
+        let mark = |name: &str| -> Frame { (name.into(), "user") };
+        let mut frames = up_to(&self.frames(), SWITCHES).to_vec();
+        frames.push(mark("--"));
+        match waker {
+            Waker::Unknown => frames.push(mark("[unknown]")),
+            Waker::Interrupt => frames.push(mark("[interrupt]")),
+            Waker::Stack(waker) => frames.extend(up_to(&waker.frames(), WAKES).iter().rev().cloned()),
+        }
+        folded(&frames)
     }
 
     /// Returns the named frames, the command first, then from the outermost on.
