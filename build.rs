@@ -18,6 +18,7 @@ struct Programs {
     entries: BTreeMap<String, Hook>,
     returns: BTreeMap<String, Hook>,
     samples: Vec<(String, String)>,
+    packets: Vec<(String, String)>,
     features: Vec<(String, String)>,
     /// Functions that the agent calls: module, name, and the types of the arguments.
     calls: Vec<(String, String, Vec<String>)>,
@@ -190,6 +191,7 @@ impl Programs {
                 "ON_EACH_RETURN" => self.each.push((Each::Return, module.to_string())),
                 "ON_EACH_CODE" => self.each.push((Each::Code, module.to_string())),
                 "ON_EACH_CODE_RETURN" => self.each.push((Each::CodeReturn, module.to_string())),
+                "ON_PACKET" => self.packets.push((module.to_string(), arguments().swap_remove(0))),
                 "ON_SAMPLE" => self.samples.push((module.to_string(), arguments().swap_remove(0))),
                 "ON_CALL" => {
                     let mut arguments = arguments();
@@ -253,6 +255,10 @@ impl Programs {
         for (module, name) in &self.samples {
             let _ = writeln!(c, "\nSEC(\"perf_event\")\nint perf__{name}(void *ctx)\n{{\n\t{module}__{name}_sample(ctx);\n\treturn 0;\n}}");
         }
+        for (module, way) in &self.packets {
+            // 1: the packet passes.
+            let _ = writeln!(c, "\nSEC(\"cgroup_skb/{way}\")\nint skb__{way}(struct __sk_buff *skb)\n{{\n\t{module}__{way}_packet(skb);\n\treturn 1;\n}}");
+        }
         for (module, name, types) in &self.calls {
             let arguments: Vec<String> = types.iter().enumerate().map(|(i, ty)| format!("({ty})ctx[{i}]")).collect();
             let arguments = arguments.join(", ");
@@ -296,6 +302,9 @@ impl Programs {
         }
         for (module, name) in &self.samples {
             let _ = writeln!(rust, "    (\"perf__{name}\", &[\"{module}\"]),");
+        }
+        for (module, way) in &self.packets {
+            let _ = writeln!(rust, "    (\"skb__{way}\", &[\"{module}\"]),");
         }
         for (module, name, _) in &self.calls {
             let _ = writeln!(rust, "    (\"call__{name}\", &[\"{module}\"]),");

@@ -8,7 +8,9 @@ struct cgn_row {
 	__u64 used; /* whether a program has counted in it */
 	__u64 calls[4]; /* by enum net_cell */
 	__u64 bytes[4];
-	__u64 pad[7];
+	__u64 packets[2]; /* that came, and that went */
+	__u64 packet_bytes[2];
+	__u64 pad[3];
 };
 
 /* Row 0 of each group of CPUs is for tasks of cgroups that found no place. */
@@ -32,6 +34,28 @@ static __always_inline void OWN(moved)(__u64 cell, __s64 bytes)
 	GROUP_SUM(r->calls[cell], 1);
 	if (bytes > 0)
 		GROUP_SUM(r->bytes[cell], bytes);
+}
+
+/* One program may interrupt another here, so adds are locked. A socket that only waits for the end of a connection has no cgroup: 0. */
+static __always_inline void OWN(passed)(struct __sk_buff *skb, __u32 way)
+{
+	__u32 index = place_index(&cgn_owners, cgn_mask, bpf_skb_cgroup_id(skb));
+	struct cgn_row *r = place_row(&cgn_rows, &cgn_marks, cgn_mask, cgn_cpu_shift, index);
+
+	if (!r)
+		return;
+	ADD(r->packets[way], 1);
+	ADD(r->packet_bytes[way], skb->len);
+}
+
+ON_PACKET(ingress)
+{
+	OWN(passed)(skb, 0);
+}
+
+ON_PACKET(egress)
+{
+	OWN(passed)(skb, 1);
 }
 
 #include "shared/traffic.bpf.h"

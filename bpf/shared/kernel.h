@@ -455,3 +455,8 @@ struct proto_accept_arg {
 struct sk_buff;
 
 #pragma clang attribute pop
+
+/* include/uapi/linux/bpf.h: the context of a packet, the same on all kernels */
+struct __sk_buff {
+	__u32 len; /* from the header of IP on */
+};

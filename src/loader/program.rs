@@ -74,8 +74,9 @@ pub fn load_code(
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
         ..Default::default()
     };
-    if let Some(function) = function {
-        aim(&mut options, program.attach, function);
+    match function {
+        Some(function) => aim(&mut options, program.attach, function),
+        None => options.expected_attach_type = program.attach,
     }
     // The kernel cuts the name to 15 bytes; tools show the one in the types.
     let name = CString::new(program.name.as_str()).map_err(|_| Refusal::new(EINVAL, "a name with a NUL"))?;

@@ -8,7 +8,7 @@ use super::perf_event::open_event;
 use super::program::{load_code, owned};
 use super::refusal::Refusal;
 use super::relocated::{Code, Relocated};
-use crate::host::TRACEFS;
+use crate::host::{Cgroups, Controller, TRACEFS};
 use crate::kit::Target;
 use libbpf_rs::libbpf_sys::{self, perf_event_attr};
 use nix::libc;
@@ -90,6 +90,7 @@ pub fn attach_named(program: &Code, fd: &OwnedFd) -> Result<Attached, Refusal> {
     let point = match program.section() {
         ("tp_btf" | "fentry" | "fexit", _) => AttachPoint::Typed,
         ("raw_tp", event) => AttachPoint::Raw(event),
+        ("cgroup_skb", _) => AttachPoint::Cgroups(program.attach),
         (kind @ ("kprobe" | "kretprobe"), function) => {
             AttachPoint::Perf(Event::probe("kprobe", kind == "kretprobe", OsStr::new(function), 0)?)
         }
@@ -103,6 +104,8 @@ enum AttachPoint<'a> {
     /// The function or tracepoint that the program was loaded for.
     Typed,
     Perf(Event),
+    /// All cgroups of v2, with this kind of attachment.
+    Cgroups(libbpf_sys::bpf_attach_type),
 }
 
 impl AttachPoint<'_> {
@@ -111,6 +114,7 @@ impl AttachPoint<'_> {
             AttachPoint::Raw(event) => raw(Some(event), program),
             AttachPoint::Typed => raw(None, program),
             AttachPoint::Perf(event) => event.open(program),
+            AttachPoint::Cgroups(kind) => at_root(kind, program),
         }
     }
 }
@@ -143,6 +147,15 @@ fn raw(event: Option<&str>, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
         (Some(libc::ENOENT), true) => Refusal::missing("the kernel has no tracepoint of this name"),
         _ => Refusal::from(error),
     })
+}
+
+/// Attaches to the root of cgroup v2, beside the programs that others have there.
+fn at_root(kind: libbpf_sys::bpf_attach_type, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
+    let cgroups = Cgroups::of(Controller::Unified).map_err(|error| Refusal::missing(error.to_string()))?;
+    let root = fs::File::open(cgroups.mount())?;
+    // SAFETY: both descriptors are open during the call, and there are no options.
+    let fd = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), root.as_raw_fd(), kind, std::ptr::null()) };
+    Ok(owned(fd)?)
 }
 
 struct Event {

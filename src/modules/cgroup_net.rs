@@ -19,6 +19,10 @@ metrics! {
     UDP_RECV_CALLS: u64 = 6 "cgroup.net.udp.recv.calls" COUNTER COUNT "UDP datagrams received by cgroup";
     UDP_RECV_BYTES: u64 = 7 "cgroup.net.udp.recv.bytes" COUNTER BYTE "bytes received over UDP by cgroup";
     NAME: str = 8 "cgroup.net.name" DISCRETE NONE "path of the cgroup, for the variables of a dashboard";
+    IN_COUNT: u64 = 9 "cgroup.net.packets.in.count" COUNTER COUNT "IP packets received, by cgroup";
+    IN_BYTES: u64 = 10 "cgroup.net.packets.in.bytes" COUNTER BYTE "bytes of IP packets received, by cgroup";
+    OUT_COUNT: u64 = 11 "cgroup.net.packets.out.count" COUNTER COUNT "IP packets sent, by cgroup";
+    OUT_BYTES: u64 = 12 "cgroup.net.packets.out.bytes" COUNTER BYTE "bytes of IP packets sent, by cgroup";
 }
 
 maps! {
@@ -31,29 +35,43 @@ maps! {
 options! {
     /// Cgroups with counters of their own; the number is rounded up to a power of two. Other cgroups are the series `other`. Each takes 128 bytes of memory for each CPU.
     max_cgroups: CgroupCount = CgroupCount(1024);
+    /// Count packets, too, with their headers, retransmissions and acknowledgements. A packet costs 70 ns.
+    packets: bool = false;
 }
+
+/// Packets of sockets, by programs at the root of v2: each one runs for the sockets of all cgroups.
+static PACKETS: Hook = Hook {
+    name: "packets",
+    tiers: &[Tier { kind: "cgroup_skb", programs: &["skb__ingress", "skb__egress"] }],
+    needs: "cgroup v2 and a kernel with CONFIG_CGROUP_BPF",
+};
 
 /// Send calls and receive calls, in the order of `enum net_cell`; none of them is counted twice.
 const CALLS: [crate::bpf::Field<cgn_row, u64>; 4] =
     [cgn_row::calls.nth(0), cgn_row::calls.nth(1), cgn_row::calls.nth(2), cgn_row::calls.nth(3)];
 
-static BY_CGROUP: ByPlace<cgn_row> = ByPlace {
-    owners: OWNERS,
-    rows: ROWS,
-    marks: MARKS,
-    histograms: &[],
-    counters: &[
-        (TCP_SEND_CALLS, CALLS[0]),
-        (TCP_SEND_BYTES, cgn_row::bytes.nth(0)),
-        (TCP_RECV_CALLS, CALLS[1]),
-        (TCP_RECV_BYTES, cgn_row::bytes.nth(1)),
-        (UDP_SEND_CALLS, CALLS[2]),
-        (UDP_SEND_BYTES, cgn_row::bytes.nth(2)),
-        (UDP_RECV_CALLS, CALLS[3]),
-        (UDP_RECV_BYTES, cgn_row::bytes.nth(3)),
-    ],
-    name: NAME,
-};
+static BY_CGROUP: ByPlace<cgn_row> = ByPlace { counters: COUNTERS.split_at(8).0, ..WITH_PACKETS };
+
+const COUNTERS: &[(Metric<u64>, crate::bpf::Field<cgn_row, u64>)] = &[
+    (TCP_SEND_CALLS, CALLS[0]),
+    (TCP_SEND_BYTES, cgn_row::bytes.nth(0)),
+    (TCP_RECV_CALLS, CALLS[1]),
+    (TCP_RECV_BYTES, cgn_row::bytes.nth(1)),
+    (UDP_SEND_CALLS, CALLS[2]),
+    (UDP_SEND_BYTES, cgn_row::bytes.nth(2)),
+    (UDP_RECV_CALLS, CALLS[3]),
+    (UDP_RECV_BYTES, cgn_row::bytes.nth(3)),
+    (IN_COUNT, cgn_row::packets.nth(0)),
+    (IN_BYTES, cgn_row::packet_bytes.nth(0)),
+    (OUT_COUNT, cgn_row::packets.nth(1)),
+    (OUT_BYTES, cgn_row::packet_bytes.nth(1)),
+];
+
+const WITH_PACKETS: ByPlace<cgn_row> =
+    ByPlace { owners: OWNERS, rows: ROWS, marks: MARKS, histograms: &[], counters: COUNTERS, name: NAME };
+
+/// The same with packets; without them these metrics have no values.
+static BY_CGROUP_WITH_PACKETS: ByPlace<cgn_row> = WITH_PACKETS;
 
 static TABLE: TableSpec =
     TableSpec { summary: "each cgroup", cluster: 464, shape: BY_PATH, metrics: METRICS, ..TableSpec::NEW };
@@ -66,7 +84,7 @@ pub const SPEC: Spec = Spec {
     needs: "cgroup v2, CONFIG_INET, and Linux 6.3, fexit or kprobes",
     tables: &[&TABLE],
     options: OPTIONS,
-    hooks: &[&TRAFFIC],
+    hooks: &[&TRAFFIC, &PACKETS],
     maps: MAPS,
     make: |setup| Ok(Box::new(CgroupNet::new(Options::read(setup.section)?, Cgroups::of(Controller::Unified)))),
     ..Spec::NEW
@@ -79,7 +97,8 @@ struct CgroupNet {
 
 impl CgroupNet {
     fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupNet {
-        let cgroups = PlacedHistograms::new(&BY_CGROUP, cgroups, Seconds(60).window(), Buckets::default());
+        let by = if options.packets { &BY_CGROUP_WITH_PACKETS } else { &BY_CGROUP };
+        let cgroups = PlacedHistograms::new(by, cgroups, Seconds(60).window(), Buckets::default());
         CgroupNet { options, cgroups }
     }
 }
@@ -97,6 +116,9 @@ impl Module for CgroupNet {
         );
         constants.sock_read_mask = SOCKETS as u32 - 1;
         plan.attach(&TRAFFIC);
+        if self.options.packets {
+            plan.attach(&PACKETS);
+        }
         plan.entries(READS.name, SOCKETS);
     }
 

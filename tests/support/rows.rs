@@ -113,7 +113,7 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-const ADDED: [Beside; 242] = [
+const ADDED: [Beside; 246] = [
     ("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.calls", "cgroup_net", 464, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.tcp.send.bytes", "cgroup_net", 464, 1, Type::U64, Sem::COUNTER, "byte"),
@@ -124,6 +124,10 @@ const ADDED: [Beside; 242] = [
     ("bcc.cgroup.net.udp.recv.calls", "cgroup_net", 464, 6, Type::U64, Sem::COUNTER, "count"),
     ("bcc.cgroup.net.udp.recv.bytes", "cgroup_net", 464, 7, Type::U64, Sem::COUNTER, "byte"),
     ("bcc.cgroup.net.name", "cgroup_net", 464, 8, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.cgroup.net.packets.in.count", "cgroup_net", 464, 9, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.net.packets.in.bytes", "cgroup_net", 464, 10, Type::U64, Sem::COUNTER, "byte"),
+    ("bcc.cgroup.net.packets.out.count", "cgroup_net", 464, 11, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.cgroup.net.packets.out.bytes", "cgroup_net", 464, 12, Type::U64, Sem::COUNTER, "byte"),
     ("bcc.proc.execs.comm", "execsnoop", 312, 0, Type::STRING, Sem::INSTANT, "none"),
     ("bcc.proc.execs.pid", "execsnoop", 312, 1, Type::U32, Sem::INSTANT, "none"),
     ("bcc.proc.execs.ppid", "execsnoop", 312, 2, Type::U32, Sem::INSTANT, "none"),

@@ -112,9 +112,10 @@ part == "values" && section == "kprobe_hits" && $1 == "__x64_sys_sched_rr_get_in
 part == "values" && section == "hits" && NF == 2 { hits[pass, $1] = $2 }
 part == "values" && section == "tcplife" && NF == 10 { sessions[pass, ++nsessions[pass]] = $0 }
 part == "values" && section == "netproc" && $1 + 0 == load[pass, "pid"] + 0 && NF == 10 { traffic[pass] = $0 }
-# Rows of netproc begin with a process and its name, those of cgroup_net with a path, and end with it.
-part == "values" && section == "netproc" && NF == 10 {
+# Rows of netproc begin with a process and its name, those of cgroup_net with a path, which is there again before the packets.
+part == "values" && section == "netproc" && (NF == 10 || NF == 14) {
 	is_process = $1 ~ /^[0-9]+$/
+	sent[pass] += is_process ? 0 : $13
 	for (i = 1; i <= 8; i++)
 		moved[pass, is_process, i] += $(is_process ? i + 2 : i + 1)
 }
@@ -216,7 +217,8 @@ function requests_of_load(    disk, problem) {
 function traffic_by_cgroup(    i, problem) {
 	for (i = 1; i <= 8; i++)
 		problem = problem exactly("by cgroup in column " i, moved[pass, 0, i] + 0, moved[pass, 1, i] + 0)
-	return problem at_least("bytes sent over TCP", moved[pass, 0, 2], load[pass, "tcp_bytes"])
+	return problem at_least("bytes sent over TCP", moved[pass, 0, 2], load[pass, "tcp_bytes"]) \
+		at_least("packets sent", sent[pass] + 0, moved[pass, 0, 5])
 }
 
 function fault(module) {
