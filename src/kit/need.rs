@@ -16,16 +16,19 @@ pub enum Need {
     PerfEvents,
     /// Probes in programs and libraries: uprobes and USDT.
     UserProbes,
+    /// Programs that run for cgroups: attaching them.
+    CgroupPrograms,
 }
 
 impl Need {
     /// All needs.
-    pub const ALL: [Need; 6] = [
+    pub const ALL: [Need; 7] = [
         Need::Processes,
         Need::FilesOfProcesses,
         Need::Tracefs,
         Need::KernelSymbols,
         Need::PerfEvents,
         Need::UserProbes,
+        Need::CgroupPrograms,
     ];
 }

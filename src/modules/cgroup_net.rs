@@ -86,6 +86,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&TRAFFIC, &PACKETS],
     maps: MAPS,
+    needs_to_load: &[Need::CgroupPrograms],
     make: |setup| Ok(Box::new(CgroupNet::new(Options::read(setup.section)?, Cgroups::of(Controller::Unified)))),
     ..Spec::NEW
 };

@@ -22,6 +22,7 @@ pub fn capabilities(need: Need) -> &'static [Capability] {
         // Attaching later loads a copy of the program. Kernels that have "perf: Revert to requiring CAP_SYS_ADMIN for uprobes"
         // (6.17, and stable releases of others) take CAP_SYS_ADMIN for the probe.
         Need::UserProbes => &[CAP_PERFMON, CAP_SYS_ADMIN],
+        Need::CgroupPrograms => &[CAP_NET_ADMIN],
     }
 }
 

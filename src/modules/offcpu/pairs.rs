@@ -156,8 +156,8 @@ impl Pairs {
         match ["__preempt_count", "pcpu_hot"].iter().find_map(|name| per_cpu_distance("runqueues", name)) {
             Some(distance) => constants.preempt_count_at = distance,
             None => plan.refuse(
-                "the option wakers needs the variables by CPU in the kernel's BTF, which tell an interrupt from a system call: Debian's \
-                 kernels have them from 6.1 on"
+                "the options wakers and waker_stacks need the variables by CPU in the kernel's BTF, which tell an interrupt from a \
+                 system call: Debian's kernels have them from 6.1 on"
                     .into(),
             ),
         }
