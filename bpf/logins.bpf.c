@@ -49,15 +49,15 @@ const volatile __u64 login_since;   /* when the agent came, in ns since boot */
  * Whether a program begins a session of audit. What PAM executes while sshd opens one, as the scripts of the message of the day, does not:
  * the session's own program leads a session of processes, with a terminal or without.
  */
-static __always_inline bool login_begins_session(const bool raw, __u32 session, bool leads, struct task_struct *parent)
+static __always_inline bool login_begins_session(const bool raw, __u32 session, struct task_struct *task, struct signal_struct *signal, bool tty)
 {
 	struct login_seen *seen = row(&login_seen, session & (LOGIN_SEEN - 1));
 	__u64 comm[2] = {};
 
 	if (session == NOBODY || session <= login_session || !seen || session <= seen->session)
 		return false;
-	if (!leads) {
-		BPF_CORE_READ_INTO((char(*)[16])comm, parent, comm);
+	if (!tty && !GET(signal, leader)) {
+		BPF_CORE_READ_INTO((char(*)[16])comm, task, real_parent, comm);
 		if ((__u32)comm[0] == 0x64687373) /* sshd, or sshd-session */
 			seen->opening = session;
 		if (seen->opening == session)
@@ -119,11 +119,11 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 		session = GET(task, sessionid);
 		loginuid = GET(task, loginuid.val);
 	}
-	parent = GET(task, real_parent);
-	begins = login_begins_session(raw, session, tty || GET(signal, leader), parent);
+	begins = login_begins_session(raw, session, task, signal, tty);
 	on_terminal = tty && login_begins_on_terminal(raw, task, signal);
 	if (!begins && !on_terminal)
 		return;
+	parent = GET(task, real_parent);
 	if (!begins && loginuid == NOBODY && GET(parent, tgid) == 1)
 		return; /* a getty, which waits for somebody to log in */
 	counts = place_row(&login_counts, &login_marks, login_mask, ALL_CPUS, place_index(&login_users, login_mask, uid + 1ULL));

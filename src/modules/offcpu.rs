@@ -260,7 +260,13 @@ pub const SPEC: Spec = Spec {
     hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW, &WAKING, &EXIT, &EXEC],
     maps: &joined::<{ MAPS.len() + RUNQ_MAPS.len() }>(&[MAPS, RUNQ_MAPS]),
     needs_to_run: &[Need::Processes, Need::KernelSymbols, Need::FilesOfProcesses],
-    make: |setup| Ok(Box::new(Offcpu::new(Options::read(setup.section)?, setup.section.name()))),
+    make: |setup| {
+        let options = Options::read(setup.section)?;
+        if options.waker_stacks && !options.stacks {
+            setup.section.info("waker_stacks has no effect without stacks.");
+        }
+        Ok(Box::new(Offcpu::new(options, setup.section.name())))
+    },
     ..Spec::NEW
 };
 
