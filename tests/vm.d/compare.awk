@@ -115,7 +115,7 @@ part == "values" && section == "netproc" && $1 + 0 == load[pass, "pid"] + 0 && N
 # Rows of netproc begin with a process and its name, those of cgroup_net with a path, which is there again before the packets.
 part == "values" && section == "netproc" && (NF == 10 || NF == 14) {
 	is_process = $1 ~ /^[0-9]+$/
-	sent[pass] += is_process ? 0 : $13
+	packets[pass] += is_process ? 0 : $13
 	for (i = 1; i <= 8; i++)
 		moved[pass, is_process, i] += $(is_process ? i + 2 : i + 1)
 }
@@ -218,7 +218,7 @@ function traffic_by_cgroup(    i, problem) {
 	for (i = 1; i <= 8; i++)
 		problem = problem exactly("by cgroup in column " i, moved[pass, 0, i] + 0, moved[pass, 1, i] + 0)
 	return problem at_least("bytes sent over TCP", moved[pass, 0, 2], load[pass, "tcp_bytes"]) \
-		at_least("packets sent", sent[pass] + 0, moved[pass, 0, 5])
+		at_least("packets sent", packets[pass] + 0, moved[pass, 0, 5])
 }
 
 function fault(module) {
