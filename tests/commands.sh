@@ -49,6 +49,14 @@ pmval -r -t 1 -s 5 -i 64-127 bcc.runq.latency	^ +[0-9]+ $
 pmrep -a histograms -r -t 1 -i 64-127,128-255 bcc.runq.latency	^ +[0-9]+ +[0-9]+$
 sudo sed -i '\''s/^modules = .*/&,exectop/'\'' /etc/pcp/corebcc/corebcc.conf	nothing
 pmlogger -c histograms.config -T 5sec histograms	nothing
+sudo pmieconf modify corebcc.disk_read_latency threshold 50	nothing
+sudo pmieconf enable corebcc.login	nothing
+sudo pmieconf modify global user_command "logger -p daemon.alert -- \$rule\$^ \$action_expand\$"	nothing
+sudo pmieconf modify global user_action yes	nothing
+sudo pmieconf modify global syslog_action no	nothing
+pmieconf -f rules.pmie enable corebcc	nothing
+pmie -c rules.pmie -T 3sec	nothing
+sudo pmieconf modify global hosts "localhost"	nothing
 pmlogger -c latency.config -T 5sec latency	nothing
 pminfo -fT bcc.proc.exec.count	inst \[[0-9]+ or ".*"\] value [1-9]
 curl -s '\''http://localhost:44322/metrics?names=bcc.disk.all.latency,bcc.runq.latency,bcc.agent.module.up,bcc.agent.lost.events'\''	bcc_agent_module_up\{

@@ -23,7 +23,7 @@ kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/"{bcc,bpf,other} "$pmda" "
 	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5" "$PCP_MAN_DIR/man8/bpf-names.8"
 	"${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc")
 # files for PCP's own programs: below $PCP_SYSCONF_DIR, and linked from $PCP_VAR_DIR/config
-linked="$(echo pmlogconf/corebcc/{agent,biolatency,metric-status,netproc,runqlat,status}) pmlogrewrite/corebcc_cachestat.conf"
+linked="$(echo pmlogconf/corebcc/{agent,biolatency,metric-status,netproc,runqlat,status} pmieconf/corebcc/{disk_read_latency,module_down}) pmlogrewrite/corebcc_cachestat.conf"
 consumers="pmrep/corebcc.conf htop/columns/corebcc $linked"
 for name in $consumers pmlogrewrite/corebcc_netproc.conf; do
 	kept+=("$PCP_SYSCONF_DIR/$name" "$PCP_VAR_DIR/config/$name")
@@ -112,7 +112,7 @@ links_lead() {
 	done
 	return $missing
 }
-no_consumers() { ! find "$PCP_SYSCONF_DIR"/{pmrep,htop,pmlogconf,pmlogrewrite}/ "$PCP_VAR_DIR"/config/ -name '*corebcc*' | grep .; }
+no_consumers() { ! find "$PCP_SYSCONF_DIR"/{pmrep,htop,pmlogconf,pmlogrewrite,pmieconf}/ "$PCP_VAR_DIR"/config/ -name '*corebcc*' | grep .; }
 add_python_line() { sed -i "/^\[access\]/i $python_line" "$PCP_PMCDCONF_PATH"; }
 replace_by_python_line() { sed -i "s|^corebcc[[:space:]].*|$python_line|" "$PCP_PMCDCONF_PATH"; }
 

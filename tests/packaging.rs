@@ -147,7 +147,13 @@ fn files_of_packages_are_left_alone() {
     };
     let own = dir.path().join("own");
     fs::create_dir_all(own.join("bin")).unwrap();
-    let packages = ["etc/pmrep/corebcc.conf", "etc/pmlogconf/corebcc/runqlat", "var/config/pmlogconf/corebcc/runqlat"];
+    let packages = [
+        "etc/pmrep/corebcc.conf",
+        "etc/pmlogconf/corebcc/runqlat",
+        "var/config/pmlogconf/corebcc/runqlat",
+        "etc/pmieconf/corebcc/disk_queue",
+        "var/config/pmieconf/corebcc/disk_queue",
+    ];
     for name in packages {
         fs::create_dir_all(own.join(name).parent().unwrap()).unwrap();
         fs::write(own.join(name), "of a package").unwrap();

@@ -3,6 +3,8 @@
 import ctypes
 import os
 import subprocess
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from bpf import perf_events, programs
@@ -31,6 +33,23 @@ def held(pid):
             continue
         ids.update(int(line.split()[1]) for line in lines if line.startswith("prog_id:"))
     return ids
+
+
+@contextmanager
+def tool(command):
+    """The programs of a tool, which runs for as long as this is entered."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 10
+        while not (ids := held(process.pid)):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{' '.join(command)} has no programs")
+            time.sleep(0.05)
+        time.sleep(0.5)  # until it has attached them
+        yield held(process.pid) or ids
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def disk_requests():
@@ -136,6 +155,20 @@ class Clock:
         return libbpf.bpf_program__attach_perf_event(program, event) if event >= 0 else None
 
 
+class Cgroups:
+    """All cgroups of v2."""
+
+    def attach(self, libbpf, program):
+        """The link of a program of type cgroup_skb."""
+        mounts = Path("/proc/self/mounts").read_text(encoding="ascii").splitlines()
+        root = next(mount for _, mount, kind, *_ in map(str.split, mounts) if kind == "cgroup2")
+        descriptor = os.open(root, os.O_RDONLY)
+        try:
+            return libbpf.bpf_program__attach_cgroup(program, descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def in_user_code(pid):
     """Where a process has attached programs to user code: program to places."""
     places, folder = {}, Path(f"/proc/{pid}/cwd").resolve()
@@ -187,7 +220,7 @@ class Floor(Loaded):
 
     def __init__(self, folder, smalls):
         pointers = ["bpf_object__open", "bpf_object__find_program_by_name", "bpf_object__find_map_by_name"]
-        pointers += ["bpf_program__attach", "bpf_program__attach_uprobe", "bpf_program__attach_perf_event"]
+        pointers += [f"bpf_program__attach{kind}" for kind in ("", "_uprobe", "_perf_event", "_cgroup")]
         super().__init__(*pointers)
         self.smalls, self.source, self.file = smalls, folder / "floor.bpf.c", folder / "floor.bpf.o"
 

@@ -283,6 +283,11 @@ TIMES = 20_000
 NOWHERE = 4096
 PROFILE = metric(14, 0)
 
+# Options that add programs or work, by module, and the metric that starts it.
+OPTIONS = {"cgroup_net": [("packets", None)], "offcpu": [("stacks", metric(2001, 0))]}
+# Programs of libbpf-tools that do the same at a hook, with their options.
+TOOLS = {"offcpu": ("sched_switch", ["offcputime", "3600"])}
+
 # Functions of this process, which the agent takes for those of the kernel where it cannot attach to that or has none.
 CALLS = {
     "btrfsdist": counts(423, "btrfs_file_open", "btrfs_file_read_iter", "btrfs_file_write_iter", "btrfs_sync_file"),

@@ -6,7 +6,7 @@ use super::{btrfsdist, ext4dist, nfsdist, xfsdist, zfsdist};
 use crate::bpf::types::{self, slow_file_event, slow_file_row, slow_starts};
 use crate::host::{file_systems, until_nul};
 use crate::kit::*;
-use crate::{latest, metrics, options};
+use crate::{function, latest, metrics, options};
 
 mod rows {
     use super::*;
@@ -77,13 +77,31 @@ options! {
     bpf_names;
 }
 
+/// Declares functions of a file system that has no module of its own.
+macro_rules! functions {
+    ($name:literal, $needs:literal: $($function:literal),*) => {
+        Functions { name: $name, hooks: &[$(&function!($function, $needs)),*] }
+    };
+}
+
+const F2FS: Functions = functions! {
+    "f2fs", "the F2FS file system (CONFIG_F2FS_FS, or modprobe f2fs) and fentry or kprobes":
+    "f2fs_file_open", "f2fs_file_read_iter", "f2fs_file_write_iter", "f2fs_sync_file"
+};
+
+/// Functions of file systems in user space. A look-up that may have to create the file opens it at the same time, where the server can do so.
+const FUSE: Functions = functions! {
+    "fuse", "file systems in user space (CONFIG_FUSE_FS, or modprobe fuse) and fentry or kprobes":
+    "fuse_open", "fuse_file_read_iter", "fuse_file_write_iter", "fuse_fsync", "fuse_atomic_open"
+};
+
 /// File systems that the module knows.
-const FILE_SYSTEMS: [Functions; 5] =
-    [ext4dist::FUNCTIONS, xfsdist::FUNCTIONS, btrfsdist::FUNCTIONS, nfsdist::FUNCTIONS, zfsdist::FUNCTIONS];
+const FILE_SYSTEMS: [Functions; 7] =
+    [ext4dist::FUNCTIONS, xfsdist::FUNCTIONS, btrfsdist::FUNCTIONS, nfsdist::FUNCTIONS, zfsdist::FUNCTIONS, F2FS, FUSE];
 
 /// Hooks of all of them.
 const HOOKS: &[&Hook] = &{
-    let mut hooks = [FILE_SYSTEMS[0].hooks[0]; 22];
+    let mut hooks = [FILE_SYSTEMS[0].hooks[0]; 31];
     let (mut of, mut at, mut next) = (0, 0, 0);
     while next < hooks.len() {
         if at == FILE_SYSTEMS[of].hooks.len() {
@@ -102,7 +120,7 @@ pub const SPEC: Spec = Spec {
     directory: "fs.",
     summary: "opens, reads, writes and fsyncs of files that take long",
     overhead: Overhead::medium("190 ns per open, read, write or fsync on these file systems"),
-    needs: "ext4, XFS, Btrfs, NFS or OpenZFS when it is loaded, and fentry or kprobes",
+    needs: "ext4, XFS, Btrfs, NFS, OpenZFS, F2FS or FUSE when it is loaded, and fentry or kprobes",
     tables: &[&rows::TABLE, &counts::TABLE],
     options: OPTIONS,
     hooks: HOOKS,

@@ -7,6 +7,7 @@ use corebcc::modules::find;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -71,6 +72,13 @@ fn work(directory: &Path) {
     }
 }
 
+/// Acts, and then ends it, even where an assertion failed.
+pub fn with_end(act: impl FnOnce(), end: impl FnOnce()) {
+    let acted = catch_unwind(AssertUnwindSafe(act));
+    end();
+    acted.unwrap_or_else(|failure| resume_unwind(failure));
+}
+
 /// A file system that shell commands make in the file $image and mount at $mount.
 pub struct FileSystem {
     module: &'static str,
@@ -84,7 +92,7 @@ pub struct FileSystem {
 pub const EXT4: FileSystem = FileSystem {
     module: "ext4dist",
     size: 32 << 20,
-    make: "mkfs.ext4 -q -F $image && mount -o loop $image $mount",
+    make: "mkfs.ext4 -q -F $image && mount $image $mount",
     end: "umount $mount",
     synchronous: 10,
 };
@@ -100,13 +108,19 @@ pub const OVERLAY: FileSystem = FileSystem {
 impl FileSystem {
     /// Mounts it while `act` runs. Prints that the test was skipped if it cannot be made.
     pub fn mounted(&self, act: impl FnOnce(&Path)) {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(self.size).unwrap();
+        self.mounted_on(image.path(), act);
+    }
+
+    /// Does the same on a disk that is there.
+    pub fn mounted_on(&self, image: &Path, act: impl FnOnce(&Path)) {
         let directory = tempfile::tempdir().unwrap();
-        let (image, mount) = (directory.path().join("image"), directory.path().join("mount"));
+        let mount = directory.path().join("mount");
         std::fs::create_dir(&mount).unwrap();
-        File::create(&image).unwrap().set_len(self.size).unwrap();
         let run = |script: &str| {
             let mut shell = Command::new("sh");
-            shell.args(["-c", script]).env("image", &image).env("mount", &mount).output().unwrap()
+            shell.args(["-c", script]).env("image", image).env("mount", &mount).output().unwrap()
         };
         let made = run(self.make);
         if !made.status.success() {
@@ -116,9 +130,11 @@ impl FileSystem {
             run(self.end);
             return;
         }
-        act(&mount);
-        let ended = run(self.end);
-        assert!(ended.status.success(), "{}: {ended:?}", mount.display());
+        let unmount = || {
+            let ended = run(self.end);
+            assert!(ended.status.success(), "{}: {ended:?}", mount.display());
+        };
+        with_end(|| act(&mount), unmount);
     }
 
     /// Works on the file system, and checks the counts.
@@ -142,6 +158,44 @@ impl FileSystem {
     }
 }
 
+pub const XFS: FileSystem = FileSystem {
+    module: "xfsdist",
+    size: 512 << 20,
+    make: "mkfs.xfs -q -f $image && mount $image $mount",
+    end: "umount $mount",
+    synchronous: 10,
+};
+
+pub const BTRFS: FileSystem = FileSystem {
+    module: "btrfsdist",
+    size: 128 << 20,
+    make: "mkfs.btrfs -q $image && mount $image $mount",
+    end: "umount $mount",
+    synchronous: 10,
+};
+
+/// Debian's kernels for clouds do not have it.
+pub const F2FS: FileSystem = FileSystem { make: "mkfs.f2fs -q -f $image && mount -t f2fs $image $mount", ..EXT4 };
+
+/// The kernel serves version 4.2 to itself. Its caches are told what mountd would answer: the client, and what the root of all exports is
+/// (flags: any port, no check of subtrees, fsid). The first open waits for the end of the server's grace period. A machine that is a server
+/// already is left alone.
+pub const NFS: FileSystem = FileSystem {
+    module: "nfsdist",
+    size: 64 << 20,
+    make: r#"modprobe -a nfsd nfsv4 && cd /proc/fs/nfsd && test ! -e threads && mkdir $mount.server &&
+        mkfs.ext4 -q -F $image && mount $image $mount.server &&
+        mount -t nfsd nfsd /proc/fs/nfsd && cd /proc/net/rpc &&
+        echo nfsd 127.0.0.1 2147483647 all >auth.unix.ip/channel &&
+        echo all $mount.server 2147483647 9218 65534 65534 0 >nfsd.export/channel &&
+        echo 'all 1 \x00000000 2147483647' $mount.server >nfsd.fh/channel &&
+        cd /proc/fs/nfsd && echo -2 -3 +4 +4.2 >versions && echo 10 >nfsv4leasetime && echo 10 >nfsv4gracetime &&
+        echo tcp 2049 >portlist && echo 2 >threads &&
+        mount -t nfs4 -o vers=4.2,proto=tcp,addr=127.0.0.1,clientaddr=127.0.0.1 127.0.0.1:/ $mount"#,
+    end: "umount $mount; echo 0 >/proc/fs/nfsd/threads; umount /proc/fs/nfsd; umount $mount.server",
+    synchronous: 10,
+};
+
 #[test]
 fn operations_on_ext4_are_counted_once_each() {
     EXT4.operations_are_counted();
@@ -149,49 +203,17 @@ fn operations_on_ext4_are_counted_once_each() {
 
 #[test]
 fn operations_on_xfs_are_counted_once_each() {
-    let xfs = FileSystem {
-        module: "xfsdist",
-        size: 512 << 20,
-        make: "mkfs.xfs -q -f $image && mount -o loop $image $mount",
-        end: "umount $mount",
-        synchronous: 10,
-    };
-    xfs.operations_are_counted();
+    XFS.operations_are_counted();
 }
 
 #[test]
 fn operations_on_btrfs_are_counted_once_each() {
-    let btrfs = FileSystem {
-        module: "btrfsdist",
-        size: 128 << 20,
-        make: "mkfs.btrfs -q $image && mount -o loop $image $mount",
-        end: "umount $mount",
-        synchronous: 10,
-    };
-    btrfs.operations_are_counted();
+    BTRFS.operations_are_counted();
 }
 
-/// The kernel serves version 4.2 to itself. Its caches are told what mountd would answer: the client, and what the root of all exports is
-/// (flags: any port, no check of subtrees, fsid). The first open waits for the end of the server's grace period. A machine that is a server
-/// already is left alone.
 #[test]
 fn operations_on_nfs_are_counted_once_each() {
-    let nfs = FileSystem {
-        module: "nfsdist",
-        size: 64 << 20,
-        make: r#"modprobe -a nfsd nfsv4 && cd /proc/fs/nfsd && test ! -e threads && mkdir $mount.server &&
-            mkfs.ext4 -q -F $image && mount -o loop $image $mount.server &&
-            mount -t nfsd nfsd /proc/fs/nfsd && cd /proc/net/rpc &&
-            echo nfsd 127.0.0.1 2147483647 all >auth.unix.ip/channel &&
-            echo all $mount.server 2147483647 9218 65534 65534 0 >nfsd.export/channel &&
-            echo 'all 1 \x00000000 2147483647' $mount.server >nfsd.fh/channel &&
-            cd /proc/fs/nfsd && echo -2 -3 +4 +4.2 >versions && echo 10 >nfsv4leasetime && echo 10 >nfsv4gracetime &&
-            echo tcp 2049 >portlist && echo 2 >threads &&
-            mount -t nfs4 -o vers=4.2,proto=tcp,addr=127.0.0.1,clientaddr=127.0.0.1 127.0.0.1:/ $mount"#,
-        end: "umount $mount; echo 0 >/proc/fs/nfsd/threads; umount /proc/fs/nfsd; umount $mount.server",
-        synchronous: 10,
-    };
-    nfs.operations_are_counted();
+    NFS.operations_are_counted();
 }
 
 /// The kernel's module is removed afterwards unless others need it: a test below is for a kernel without it.

@@ -19,6 +19,7 @@ mod metadata;
 mod profile;
 mod proxy;
 mod python;
+mod rules;
 mod shipped;
 mod slow_disk;
 mod tools;
