@@ -2,8 +2,10 @@
 //! `UPDATE=1 cargo test --test files` writes them.
 
 mod conf;
+pub mod grafana;
 mod man;
 mod roff;
+pub mod views;
 
 pub use conf::conf_page;
 pub use man::man_page;

@@ -6,8 +6,8 @@ use corebcc::catalog::{enabled_modules, Help};
 use corebcc::collector::{prepared_modules, STATUS};
 use corebcc::config::Config;
 use corebcc::kit::{OptionDef, Shape};
-use corebcc::modules::MODULES;
-use corebcc::reference;
+use corebcc::modules::{find, MODULES};
+use corebcc::reference::{self, grafana, views::DASHBOARDS};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
@@ -34,6 +34,29 @@ fn current(name: &str, wanted: &str) {
 #[test]
 fn the_default_configuration_is_what_the_declarations_say() {
     current("corebcc.conf", &reference::configuration(MODULES));
+}
+
+/// A metric that no module or the agent's own status has is an error.
+#[test]
+fn the_dashboards_are_what_their_declarations_say() {
+    for dashboard in DASHBOARDS {
+        current(&format!("consumers/grafana/vector/{}.json", dashboard.id), &grafana::vector(dashboard));
+        for panel in dashboard.panels {
+            let module = panel.module.split(' ').next().unwrap();
+            let own = STATUS.iter().flat_map(|table| table.spec.metrics).filter(|_| module.is_empty());
+            let metrics: Vec<_> = find(module).into_iter().flat_map(|spec| spec.metrics()).chain(own).collect();
+            for target in panel.targets {
+                let metric =
+                    target.expression.rsplit(", ").next().unwrap().trim_end_matches(')').replace("$fs", "ext4");
+                let metric = metric.strip_prefix("bcc.").unwrap();
+                assert!(
+                    metrics.iter().any(|declared| declared.name == metric),
+                    "{}: {metric} is not of {module:?}",
+                    panel.title
+                );
+            }
+        }
+    }
 }
 
 /// Uncommenting one or all sample lines of a section gives a valid configuration.

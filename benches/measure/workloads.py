@@ -284,7 +284,11 @@ NOWHERE = 4096
 PROFILE = metric(14, 0)
 
 # Options that add programs or work, by module, and the metric that starts it.
-OPTIONS = {"cgroup_net": [("packets", None)], "offcpu": [("stacks", metric(2001, 0))]}
+OPTIONS = {
+    "cgroup_net": [("packets", None)],
+    "offcpu": [("stacks", metric(2001, 0))],
+    "tcpconnect": [("accept", None)],
+}
 # Programs of libbpf-tools that do the same at a hook, with their options.
 TOOLS = {"offcpu": ("sched_switch", ["offcputime", "3600"])}
 
@@ -298,6 +302,7 @@ CALLS = {
         *("ext4_file_open", "ext4_file_read_iter", "ext4_file_write_iter", "ext4_sync_file"),
         *("xfs_file_open", "xfs_file_read_iter", "xfs_file_write_iter", "xfs_file_fsync"),
         *("btrfs_file_open", "btrfs_file_read_iter", "btrfs_file_write_iter", "btrfs_sync_file"),
+        *("fuse_open", "fuse_file_read_iter", "fuse_file_write_iter", "fuse_fsync"),
     ),
     "klockstat": Calls("mutex_lock", "mutex_unlock", counts=[metric(31, 1), metric(31, 5)]),
     "kprobe_hits": Calls("vfs_open", counts=[metric(103, 0)]),

@@ -133,7 +133,7 @@ const NAMES: usize = 1024;
 pub const SPEC: Spec = Spec {
     name: "logins",
     summary: "logins, and other sessions on a terminal",
-    overhead: Overhead::low("0.1 us per exec"),
+    overhead: Overhead::low("0.2 us per exec"),
     tables: &[&rows::TABLE, &users::TABLE, &totals::TABLE],
     options: OPTIONS,
     hooks: &[&EXEC],

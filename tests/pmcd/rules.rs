@@ -162,7 +162,7 @@ fn each_rule_is_true_for_what_it_names_and_silent_before() {
 }
 
 /// Connections to a queue that is full, whose segments are sent again after a second.
-const UNANSWERED: &str = "
+pub const UNANSWERED: &str = "
 server = socket.create_server(('127.0.0.1', 0), backlog=0)
 clients = [socket.socket() for _ in range(20)]
 for client in clients:

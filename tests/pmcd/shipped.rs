@@ -59,50 +59,14 @@ impl Placed {
 #[test]
 fn files_are_put_in_place_and_taken_out_again() {
     let placed = Placed::new();
-    let both = [
-        "pmlogconf/corebcc/agent",
-        "pmlogconf/corebcc/biolatency",
-        "pmlogconf/corebcc/biolatency-buckets",
-        "pmlogconf/corebcc/btrfsdist",
-        "pmlogconf/corebcc/btrfsdist-buckets",
-        "pmlogconf/corebcc/cgroup_disk",
-        "pmlogconf/corebcc/cgroup_disk-buckets",
-        "pmlogconf/corebcc/cgroup_net",
-        "pmlogconf/corebcc/cgroup_runq",
-        "pmlogconf/corebcc/exitsnoop",
-        "pmlogconf/corebcc/ext4dist",
-        "pmlogconf/corebcc/ext4dist-buckets",
-        "pmlogconf/corebcc/fsslower",
-        "pmlogconf/corebcc/kprobe_hits",
-        "pmlogconf/corebcc/llcstat",
-        "pmlogconf/corebcc/logins",
-        "pmlogconf/corebcc/metric-status",
-        "pmlogconf/corebcc/netproc",
-        "pmlogconf/corebcc/nfsdist",
-        "pmlogconf/corebcc/nfsdist-buckets",
-        "pmlogconf/corebcc/offcpu",
-        "pmlogconf/corebcc/oncpu",
-        "pmlogconf/corebcc/oomkill",
-        "pmlogconf/corebcc/oomkill-rows",
-        "pmlogconf/corebcc/opensnoop",
-        "pmlogconf/corebcc/runqlat",
-        "pmlogconf/corebcc/runqlat-buckets",
-        "pmlogconf/corebcc/status",
-        "pmlogconf/corebcc/tcpconnect",
-        "pmlogconf/corebcc/tty",
-        "pmlogconf/corebcc/uprobe_hits",
-        "pmlogconf/corebcc/vfsstat",
-        "pmlogconf/corebcc/xfsdist",
-        "pmlogconf/corebcc/xfsdist-buckets",
-        "pmlogconf/corebcc/zfsdist",
-        "pmlogconf/corebcc/zfsdist-buckets",
-        "pmlogrewrite/corebcc_cachestat.conf",
-        "pmlogrewrite/corebcc_netproc.conf",
-    ];
+    let both = ["pmlogconf/corebcc", "pmieconf/corebcc", "pmlogrewrite"].iter().flat_map(|directory| {
+        let files = fs::read_dir(format!("{}/consumers/{directory}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        files.map(move |file| format!("{directory}/{}", file.unwrap().file_name().display()))
+    });
     let wanted: BTreeSet<String> = ["etc/pmrep/corebcc.conf", "etc/htop/columns/corebcc"]
         .map(String::from)
         .into_iter()
-        .chain(both.iter().flat_map(|name| [format!("etc/{name}"), format!("var/config/{name}")]))
+        .chain(both.flat_map(|name| [format!("etc/{name}"), format!("var/config/{name}")]))
         .collect();
     assert_eq!(placed.files(), wanted);
     placed.script("place_consumers");
