@@ -16,15 +16,15 @@ pub struct Dashboard {
 pub struct Choice {
     /// Name.
     pub name: &'static str,
-    /// What it chooses between.
+    /// Values to choose between.
     pub values: Values,
 }
 
-/// What there is to choose.
+/// Values of a choice.
 pub enum Values {
-    /// A value of a metric, the first at first.
+    /// Values of a metric, of which the first is chosen at first.
     OfMetric(&'static str),
-    /// One of these words.
+    /// Words, of which the first is chosen at first.
     Words(&'static [&'static str]),
 }
 
@@ -32,19 +32,19 @@ pub enum Values {
 pub struct Panel {
     /// Title.
     pub title: &'static str,
-    /// What it shows, in one sentence.
+    /// Sentence that says what the panel shows.
     pub about: &'static str,
     /// Module that has its metrics, with the option that they need, as `biolatency slow`; the agent itself has those of "".
     pub module: &'static str,
-    /// How it shows them.
+    /// Form in which it shows them.
     pub kind: Kind,
-    /// Grafana's name of the unit where the metric's own does not fit.
+    /// Unit, by Grafana's name, where the metric's own does not fit.
     pub unit: Option<&'static str>,
-    /// Its metrics.
+    /// Metrics or expressions, each with a legend.
     pub targets: &'static [Target],
 }
 
-/// How a panel shows values.
+/// Form of a panel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Buckets over time.
@@ -61,7 +61,7 @@ pub enum Kind {
 pub struct Target {
     /// Metric or expression of derived metrics (pmRegisterDerived(3)).
     pub expression: &'static str,
-    /// What it is called; `$instance` is the name of the instance.
+    /// Legend; `$instance` is the name of the instance.
     pub legend: &'static str,
 }
 
@@ -102,7 +102,7 @@ macro_rules! columns {
     };
 }
 
-/// A metric of the chosen disks.
+/// A metric of the chosen disk.
 macro_rules! of_disk {
     ($metric:literal) => {
         concat!("matchinst(/^${disk:regex}$/, bcc.disk.dev.", $metric, ")")
