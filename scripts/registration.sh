@@ -212,7 +212,7 @@ with_bpf_names() {
 bpf_agent() { [ -f "$PCP_PMCDCONF_PATH" ] && awk '/^[ \t]*\[[ \t]*access/ { exit } $1 == "bpf" { found = 1 } END { exit !found }' "$PCP_PMCDCONF_PATH"; }
 
 # The files of `consumers` that belong below $PCP_SYSCONF_DIR, by their names there.
-consumer_files() { (cd consumers 2>/dev/null && find pmrep pmlogconf pmlogrewrite pmieconf htop -type f); }
+consumer_files() { (cd consumers 2>/dev/null && find pmrep dstat pmlogconf pmlogrewrite pmieconf htop -type f); }
 
 # whether a package has put the agent here, which then owns its files; scripts/stage leaves this mark
 from_package() { [ -f .packaged ]; }

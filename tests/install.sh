@@ -24,7 +24,7 @@ kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/"{bcc,bpf,other} "$pmda" "
 	"${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc")
 # files for PCP's own programs: below $PCP_SYSCONF_DIR, and linked from $PCP_VAR_DIR/config
 linked="$(echo pmlogconf/corebcc/{agent,biolatency,metric-status,netproc,runqlat,status} pmieconf/corebcc/{disk_read_latency,module_down}) pmlogrewrite/corebcc_cachestat.conf"
-consumers="pmrep/corebcc.conf htop/columns/corebcc $linked"
+consumers="pmrep/corebcc.conf dstat/corebcc htop/columns/corebcc $linked"
 for name in $consumers pmlogrewrite/corebcc_netproc.conf; do
 	kept+=("$PCP_SYSCONF_DIR/$name" "$PCP_VAR_DIR/config/$name")
 done
@@ -112,7 +112,7 @@ links_lead() {
 	done
 	return $missing
 }
-no_consumers() { ! find "$PCP_SYSCONF_DIR"/{pmrep,htop,pmlogconf,pmlogrewrite,pmieconf}/ "$PCP_VAR_DIR"/config/ -name '*corebcc*' | grep .; }
+no_consumers() { ! find "$PCP_SYSCONF_DIR"/{pmrep,dstat,htop,pmlogconf,pmlogrewrite,pmieconf}/ "$PCP_VAR_DIR"/config/ -name '*corebcc*' | grep .; }
 add_python_line() { sed -i "/^\[access\]/i $python_line" "$PCP_PMCDCONF_PATH"; }
 replace_by_python_line() { sed -i "s|^corebcc[[:space:]].*|$python_line|" "$PCP_PMCDCONF_PATH"; }
 

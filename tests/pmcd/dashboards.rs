@@ -6,7 +6,7 @@ use crate::instance::{port, session, Pmcd};
 use crate::proxy::{Proxy, PMPROXY};
 use crate::rules::UNANSWERED;
 use crate::support::script::Script;
-use crate::support::{config, lacks, skip, told, use_disk, wait_for, Proc};
+use crate::support::{config, lacks, skip, told, use_disk, wait_for, wait_seconds, Proc};
 use corebcc::modules::find;
 use corebcc::reference::views::{Kind, Values, DASHBOARDS};
 use serde_json::Value;
@@ -303,7 +303,7 @@ fn every_target_of_every_dashboard_has_values() {
             assert_eq!(vector.ask("derive", &format!("name={name}&expr={encoded}"))["success"], true, "{expression}");
         }
     }
-    wait_for("values of all targets", || {
+    wait_seconds(180, "values of all targets", || {
         work();
         left.retain(|(_, expression), kind| {
             let name = names.get(expression).unwrap_or(expression);

@@ -1,8 +1,8 @@
 //! Files for PCP's programs (`consumers`): put in place and removed as Install and Remove do it, and used there.
 
 use crate::consumers::{column, logs_the_groups, pmrep, shows_columns, Names, Traffic, EXPECTED, GROUP, GROUPS};
-use crate::instance::{values, Pmcd};
-use crate::support::{anybody_counts_runs, config, lacks, lacks_host_pids, told, wait_for};
+use crate::instance::{session, values, Pmcd, LINUX};
+use crate::support::{anybody_counts_runs, config, lacks, lacks_host_pids, skip, told, use_disk, wait_for};
 use corebcc::kit::Spec;
 use corebcc::modules::MODULES;
 use std::collections::BTreeSet;
@@ -63,7 +63,7 @@ fn files_are_put_in_place_and_taken_out_again() {
         let files = fs::read_dir(format!("{}/consumers/{directory}", env!("CARGO_MANIFEST_DIR"))).unwrap();
         files.map(move |file| format!("{directory}/{}", file.unwrap().file_name().display()))
     });
-    let wanted: BTreeSet<String> = ["etc/pmrep/corebcc.conf", "etc/htop/columns/corebcc"]
+    let wanted: BTreeSet<String> = ["etc/pmrep/corebcc.conf", "etc/dstat/corebcc", "etc/htop/columns/corebcc"]
         .map(String::from)
         .into_iter()
         .chain(both.flat_map(|name| [format!("etc/{name}"), format!("var/config/{name}")]))
@@ -213,6 +213,82 @@ fn pmrep_shows_the_shipped_sets() {
     }
     let rows = pmrep(&pmcd, &placed.path(SETS), &[":bcc-net"]);
     assert_eq!(rows.len(), 4, "{rows:?}");
+}
+
+/// Configuration of all that the sets and plugins show, with its options.
+fn shown() -> String {
+    let modules = ["biolatency", "runqlat", "sysfork", "netproc", "tcptop", "exectop", "cgroup_disk", "cgroup_runq"];
+    let text = config(&modules).replace("[biolatency]\n", "[biolatency]\nby_size = True\n");
+    text.replace("[runqlat]\n", "[runqlat]\nper_cpu = True\n")
+}
+
+#[test]
+fn each_set_of_pmrep_has_values_and_fits_a_terminal() {
+    if lacks(&["pmrep"]) {
+        return;
+    }
+    let Some(pmcd) = Pmcd::beside(&shown(), &[LINUX]) else { return };
+    let placed = Placed::new();
+    let text = fs::read_to_string(placed.path(SETS)).unwrap();
+    let sets = text.split("\n[").skip(1).map(|set| set.split_once("]\n").unwrap());
+    // The three sets by process have a test of their own.
+    for (set, lines) in sets.filter(|(set, _)| !["bcc-net", "bcc-net-calls", "bcc-activity"].contains(set)) {
+        let columns = lines.lines().filter(|line| line.starts_with("bcc.") || line.starts_with("disk.")).count();
+        let disks = use_disk();
+        if !disks && lines.contains(".disk.") {
+            skip(&format!("a disk that counts requests, for the set {set}"));
+            continue;
+        }
+        wait_for(&format!("numbers in {set}"), || {
+            use_disk();
+            session();
+            let output = pmcd.pmrep(&placed.path(SETS), &["-s", "2", "-t", "0.3", &format!(":{set}")]);
+            assert!(output.status.success() && output.stderr.is_empty(), "{set}: {}", told(&output));
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            println!("{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{set}: {text}");
+            // There may be no reads of a disk.
+            let numbers = |line: &str| line.split_whitespace().filter(|field| field.parse::<f64>().is_ok()).count();
+            text.lines().any(|line| 2 * numbers(line) >= columns).then_some(())
+        });
+    }
+}
+
+#[test]
+fn each_plugin_of_dstat_has_values() {
+    if lacks(&["pcp"]) {
+        return;
+    }
+    let Some(pmcd) = Pmcd::beside(&shown(), &[]) else { return };
+    let text = include_str!("../../consumers/dstat/corebcc");
+    // Where dstat looks for a user's plugins.
+    let plugins = pmcd.home.path(".pcp/dstat");
+    fs::create_dir_all(&plugins).unwrap();
+    fs::write(plugins.join("corebcc"), text).unwrap();
+    let has_disks = use_disk();
+    for plugin in text.lines().filter_map(|line| line.strip_prefix('[')?.strip_suffix(']')) {
+        if !has_disks && plugin.contains("disk") {
+            skip(&format!("a disk that counts requests, for the plugin {plugin}"));
+            continue;
+        }
+        wait_for(&format!("values of {plugin}"), || {
+            use_disk();
+            session();
+            let mut dstat = pmcd.program("pcp");
+            dstat.env_remove("PCP_VAR_DIR").env("HOME", pmcd.home.path(""));
+            let host = format!("localhost:{}", pmcd.port);
+            let output =
+                dstat.args(["-h", &host, "dstat", "--nocolor", &format!("--{plugin}"), "1", "2"]).output().unwrap();
+            let text = told(&output);
+            println!("{text}");
+            assert!(output.status.success() && output.stderr.is_empty(), "{plugin}: {text}");
+            String::from_utf8_lossy(&output.stdout)
+                .lines()
+                .skip(2)
+                .any(|line| line.contains(|c: char| ('1'..='9').contains(&c)))
+                .then_some(())
+        });
+    }
 }
 
 /// If PCP's own group is enabled as well, pmlogger logs both, even under different names.
