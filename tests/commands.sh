@@ -54,7 +54,8 @@ sudo pmieconf enable corebcc.login	nothing
 sudo pmieconf modify global user_command "logger -p daemon.alert -- \$rule\$^ \$action_expand\$"	nothing
 sudo pmieconf modify global user_action yes	nothing
 sudo pmieconf modify global syslog_action no	nothing
-pmieconf -f rules.pmie enable corebcc	nothing
+pmieconf -f rules.pmie disable all	nothing
+pmieconf -f rules.pmie enable corebcc.disk_read_latency	nothing
 pmie -c rules.pmie -T 3sec	nothing
 sudo pmieconf modify global hosts "localhost"	nothing
 pmlogger -c latency.config -T 5sec latency	nothing
