@@ -17,6 +17,8 @@ use corebcc::catalog::{enabled_modules, EnabledModule};
 use corebcc::collector::{prepared_modules, Engine};
 use corebcc::config::{Config, Settings};
 use corebcc::modules::MODULES;
+use nix::fcntl::{posix_fadvise, PosixFadviseAdvice};
+use std::os::unix::fs::FileExt;
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
@@ -334,7 +336,7 @@ pub fn still_loaded(ids: &[u32]) -> Vec<u32> {
     libbpf_rs::query::ProgInfoIter::default().map(|info| info.id).filter(|id| ids.contains(id)).collect()
 }
 
-/// Writes a file to the disk with the build; true if a disk that counts requests completed one.
+/// Writes a file to the disk with the build, and reads it back from there; true if a disk that counts requests completed one.
 pub fn use_disk() -> bool {
     let completed = || -> u64 {
         let of_requests = |name: &str| !["ram", "zram", "dm-", "md"].iter().any(|kind| name.starts_with(kind));
@@ -346,8 +348,10 @@ pub fn use_disk() -> bool {
     let before = completed();
     let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     file.set_len(4096).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], 0).unwrap();
+    file.write_all_at(&[1; 4096], 0).unwrap();
     file.sync_all().unwrap();
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    file.read_exact_at(&mut [0; 4096], 0).unwrap();
     completed() > before
 }
 
