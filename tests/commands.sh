@@ -54,6 +54,7 @@ sudo pmieconf enable corebcc.login	nothing
 sudo pmieconf modify global user_command "logger -p daemon.alert -- \$rule\$^ \$action_expand\$"	nothing
 sudo pmieconf modify global user_action yes	nothing
 sudo pmieconf modify global syslog_action no	nothing
+sed '\''s/valkey/redis/g; s/Valkey/Redis/g'\'' consumers/grafana/valkey/overview.json > overview.json	nothing
 pmieconf -f rules.pmie disable all	nothing
 pmieconf -f rules.pmie enable corebcc.disk_read_latency	nothing
 pmie -c rules.pmie -T 3sec	nothing

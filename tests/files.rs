@@ -40,7 +40,10 @@ fn the_default_configuration_is_what_the_declarations_say() {
 #[test]
 fn the_dashboards_are_what_their_declarations_say() {
     for dashboard in DASHBOARDS {
-        current(&format!("consumers/grafana/vector/{}.json", dashboard.id), &grafana::vector(dashboard));
+        for source in [grafana::VECTOR, grafana::VALKEY] {
+            let name = format!("consumers/grafana/{}/{}.json", source.id, dashboard.id);
+            current(&name, &grafana::dashboard(&source, dashboard));
+        }
         for panel in dashboard.panels {
             let module = panel.module.split(' ').next().unwrap();
             let own = STATUS.iter().flat_map(|table| table.spec.metrics).filter(|_| module.is_empty());

@@ -1,41 +1,112 @@
-//! Dashboards for Grafana with the plugin grafana-pcp: its classic JSON, for the data source PCP Vector, which asks pmproxy.
+//! Dashboards for Grafana with the plugin grafana-pcp, in Grafana's classic JSON.
 
-use super::views::{Choice, Dashboard, Kind, Panel, Target, Values};
+use super::views::{Choice, Dashboard, Kind, Panel, Values};
 use serde_json::{json, Map, Value};
 
-/// Type of the data source.
-const VECTOR: &str = "performancecopilot-vector-datasource";
 /// Columns of Grafana's grid, and rows of a panel.
 const WIDTH: u32 = 24;
 const HEIGHT: u32 = 8;
 
-/// Returns a dashboard for the data source PCP Vector.
-pub fn vector(dashboard: &Dashboard) -> String {
+/// A data source of the plugin.
+pub struct Source {
+    /// Name of it in those of dashboards and tags.
+    pub id: &'static str,
+    title: &'static str,
+    kind: &'static str,
+    from: &'static str,
+    refresh: &'static str,
+    /// True if it reads archives of many hosts, of which one is chosen; without tables and expressions.
+    reads_archives: bool,
+}
+
+/// The data source that asks pmproxy for what happens now.
+pub const VECTOR: Source = Source {
+    id: "vector",
+    title: "PCP Vector",
+    kind: "performancecopilot-vector-datasource",
+    from: "now-5m",
+    refresh: "2s",
+    reads_archives: false,
+};
+
+/// The data source that reads the archives which pmproxy has put into Valkey, or Redis.
+pub const VALKEY: Source = Source {
+    id: "valkey",
+    title: "PCP Valkey",
+    kind: "performancecopilot-valkey-datasource",
+    from: "now-6h",
+    refresh: "1m",
+    reads_archives: true,
+};
+
+/// A query of a panel.
+pub struct Query {
+    /// Metric or expression, as the data source wants it.
+    pub expression: String,
+    legend: &'static str,
+}
+
+/// Returns the queries of a panel; none if the data source cannot answer them.
+pub fn queries(source: &Source, panel: &Panel) -> Vec<Query> {
+    let expression = |expression: &str| {
+        if !source.reads_archives {
+            return Some(expression.to_owned());
+        }
+        let metric = match expression.strip_prefix("matchinst(") {
+            // A heat map without it has the buckets of all disks or cgroups.
+            Some(_) if panel.kind == Kind::HeatMap => return None,
+            Some(rest) => rest.rsplit(", ").next()?.strip_suffix(')')?,
+            None => expression,
+        };
+        Some(format!("{metric}{{hostname == \"$host\"}}"))
+    };
+    let wanted = panel.targets.iter().filter(|_| !source.reads_archives || panel.kind != Kind::Table);
+    wanted
+        .filter_map(|target| Some(Query { expression: expression(target.expression)?, legend: target.legend }))
+        .collect()
+}
+
+/// Returns a dashboard for a data source.
+pub fn dashboard(source: &Source, dashboard: &Dashboard) -> String {
     let mut places = Places::default();
-    let panels = dashboard.panels.iter().zip(1..).map(|(shown, id)| panel(shown, id, &mut places));
-    let choices = dashboard.choice.iter().map(choice);
-    let source = json!({ "name": "datasource", "label": "Data source", "type": "datasource", "query": VECTOR });
+    let shown = dashboard.panels.iter().map(|panel| (panel, queries(source, panel)));
+    let shown = shown.filter(|(_, queries)| !queries.is_empty()).zip(1..);
+    let panels: Vec<Value> =
+        shown.map(|((shown, queries), id)| panel(source, shown, &queries, id, &mut places)).collect();
+    let mut choices =
+        vec![json!({ "name": "datasource", "label": "Data source", "type": "datasource", "query": source.kind })];
+    if source.reads_archives {
+        choices.push(json!({ "name": "host", "label": "Host", "type": "query", "datasource": named(source), "query": "label_values(hostname)", "refresh": 1 }));
+    }
+    let of_metric = |choice: &&Choice| matches!(choice.values, Values::OfMetric(_));
+    choices.extend(
+        dashboard
+            .choice
+            .iter()
+            .filter(|choice| !source.reads_archives || !of_metric(choice))
+            .map(|of| choice(source, of)),
+    );
+    let tag = format!("pcp-{}", source.id);
     let whole = json!({
-        "uid": format!("corebcc-vector-{}", dashboard.id),
-        "title": format!("PCP Vector: {}", dashboard.title),
-        "tags": ["pcp-vector", "corebcc"],
-        "links": [{ "type": "dashboards", "title": "eBPF", "tags": ["corebcc", "pcp-vector"], "asDropdown": true, "includeVars": true, "keepTime": true }],
-        "time": { "from": "now-5m", "to": "now" },
-        "refresh": "2s",
-        "timepicker": { "refresh_intervals": ["1s", "2s", "5s", "10s"] },
+        "uid": format!("corebcc-{}-{}", source.id, dashboard.id),
+        "title": format!("{}: {}", source.title, dashboard.title),
+        "tags": [tag, "corebcc"],
+        "links": [{ "type": "dashboards", "title": "eBPF", "tags": ["corebcc", tag], "asDropdown": true, "includeVars": true, "keepTime": true }],
+        "time": { "from": source.from, "to": "now" },
+        "refresh": source.refresh,
         "schemaVersion": 39,
         "editable": true,
-        "templating": { "list": std::iter::once(source).chain(choices).collect::<Vec<_>>() },
-        "panels": panels.collect::<Vec<_>>(),
+        "templating": { "list": choices },
+        "panels": panels,
     });
     format!("{whole:#}\n")
 }
 
-fn choice(choice: &Choice) -> Value {
+fn choice(source: &Source, choice: &Choice) -> Value {
     let mut of = json!({ "name": choice.name, "label": choice.name });
     let more = match choice.values {
         Values::OfMetric(metric) => {
-            json!({ "type": "query", "datasource": source(), "query": metric, "refresh": 2 })
+            json!({ "type": "query", "datasource": named(source), "query": metric, "refresh": 2 })
         }
         Values::Words(words) => {
             let options =
@@ -47,8 +118,8 @@ fn choice(choice: &Choice) -> Value {
     of
 }
 
-fn source() -> Value {
-    json!({ "type": VECTOR, "uid": "${datasource}" })
+fn named(source: &Source) -> Value {
+    json!({ "type": source.kind, "uid": "${datasource}" })
 }
 
 /// Place of the next panel.
@@ -77,22 +148,22 @@ impl Places {
     }
 }
 
-fn panel(shown: &Panel, id: u32, places: &mut Places) -> Value {
+fn panel(source: &Source, shown: &Panel, queries: &[Query], id: u32, places: &mut Places) -> Value {
     let (kind, format) = match shown.kind {
         Kind::HeatMap => ("heatmap", "heatmap"),
         Kind::Lines => ("timeseries", "time_series"),
         Kind::Number => ("stat", "time_series"),
         Kind::Table => ("table", "metrics_table"),
     };
-    let targets = shown.targets.iter().zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ".chars());
+    let targets = queries.iter().zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ".chars());
     let mut whole = json!({
         "id": id,
         "type": kind,
         "title": shown.title,
         "description": description(shown),
-        "datasource": source(),
+        "datasource": named(source),
         "gridPos": places.next(shown.kind),
-        "targets": targets.map(|(target, letter)| query(target, letter, format)).collect::<Vec<_>>(),
+        "targets": targets.map(|(query, letter)| target(source, query, letter, format)).collect::<Vec<_>>(),
         "fieldConfig": { "defaults": defaults(shown), "overrides": [] },
     });
     let more = match shown.kind {
@@ -127,13 +198,13 @@ fn description(shown: &Panel) -> String {
     }
 }
 
-fn query(target: &Target, letter: char, format: &str) -> Value {
+fn target(source: &Source, query: &Query, letter: char, format: &str) -> Value {
     json!({
         "refId": letter.to_string(),
-        "datasource": source(),
-        "expr": target.expression,
+        "datasource": named(source),
+        "expr": query.expression,
         "format": format,
-        "legendFormat": target.legend,
+        "legendFormat": query.legend,
         "options": { "rateConversion": true, "timeUtilizationConversion": false },
     })
 }

@@ -8,6 +8,7 @@ use crate::rules::UNANSWERED;
 use crate::support::script::Script;
 use crate::support::{config, lacks, skip, told, use_disk, wait_for, wait_seconds, Proc};
 use corebcc::modules::find;
+use corebcc::reference::grafana::{self, Source};
 use corebcc::reference::views::{Kind, Values, DASHBOARDS};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -205,6 +206,34 @@ fn an_instance_request_before_any_fetch_has_instances() {
     }
 }
 
+/// Starts a key server, and pmproxy with it. Returns the port of the former, and both.
+fn with_keys(pmcd: &Pmcd) -> (u16, Proc, Proxy) {
+    let keys = port();
+    let mut command = pmcd.program("redis-server");
+    command.args(["--bind", "127.0.0.1", "--save", "", "--port", &keys.to_string()]);
+    let server = Proc(command.stdout(pmcd.home.create("redis.log")).stdin(Stdio::null()).spawn().unwrap());
+    wait_for("the key server", || TcpStream::connect((Ipv4Addr::LOCALHOST, keys)).ok());
+    (keys, server, Proxy::start(pmcd, Some(keys)))
+}
+
+fn pmseries(pmcd: &Pmcd, keys: u16, args: &[&str]) -> String {
+    let mut command = pmcd.program("pmseries");
+    command.env_remove("PCP_VAR_DIR");
+    let output = command.args(["-c", "pmproxy.conf", "-p", &keys.to_string()]).args(args).output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Loads the archive `a` into the key server. Returns the series of a metric in it.
+fn loaded(pmcd: &Pmcd, keys: u16, metric: &str) -> String {
+    let archive = pmcd.home.path("a").display().to_string();
+    // Loading does nothing, without a word, while pmproxy is still setting the key server up.
+    wait_for("the archive to be loaded", || {
+        pmseries(pmcd, keys, &["--load", &archive]);
+        Some(pmseries(pmcd, keys, &[metric])).filter(|series| !series.is_empty())
+    })
+}
+
 /// pmseries of PCP 6.0.3 keeps the labels of host, domain and instance domain of all that it loads, whichever agent they come from.
 #[test]
 fn series_are_found_by_name_and_label_with_their_buckets() {
@@ -212,29 +241,13 @@ fn series_are_found_by_name_and_label_with_their_buckets() {
         return;
     }
     let Some(pmcd) = Pmcd::beside(&config(&["runqlat", "sysfork"]), &[]) else { return };
-    let keys = port();
-    let mut command = pmcd.program("redis-server");
-    command.args(["--bind", "127.0.0.1", "--save", "", "--port", &keys.to_string()]);
-    let _keys = Proc(command.stdout(pmcd.home.create("redis.log")).stdin(Stdio::null()).spawn().unwrap());
-    wait_for("the key server", || TcpStream::connect((Ipv4Addr::LOCALHOST, keys)).ok());
-    let proxy = Proxy::start(&pmcd, Some(keys));
+    let (keys, _server, proxy) = with_keys(&pmcd);
     fs::write(pmcd.home.path("log.conf"), "log mandatory on 200 msec { bcc.runq }\n").unwrap();
     fs::create_dir_all(pmcd.home.path("pmlogger")).unwrap();
     let output = pmcd.client("pmlogger").args(["-c", "log.conf", "-s", "4", "-l", "logger.log", "a"]).output().unwrap();
     assert!(output.status.success(), "{}{}", told(&output), pmcd.home.read("logger.log"));
-    let pmseries = |args: &[&str]| {
-        let mut command = pmcd.program("pmseries");
-        command.env_remove("PCP_VAR_DIR");
-        let output = command.args(["-c", "pmproxy.conf", "-p", &keys.to_string()]).args(args).output().unwrap();
-        assert!(output.status.success(), "{}", told(&output));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    };
-    // Loading does nothing, without a word, while pmproxy is still setting the key server up.
-    let archive = pmcd.home.path("a").display().to_string();
-    let series = wait_for("the archive to be loaded", || {
-        pmseries(&["--load", &archive]);
-        Some(pmseries(&["bcc.runq.latency"])).filter(|series| !series.is_empty())
-    });
+    let pmseries = |args: &[&str]| pmseries(&pmcd, keys, args);
+    let series = loaded(&pmcd, keys, "bcc.runq.latency");
     assert_eq!(series.len(), 40, "{series}");
     for (label, value, found) in [("agent", "bcc", true), ("statistic", "histogram", true), ("statistic", "x", false)] {
         let text = pmseries(&[&format!("bcc.runq.latency{{{label}==\"{value}\"}}")]);
@@ -249,46 +262,75 @@ fn series_are_found_by_name_and_label_with_their_buckets() {
     assert_eq!(answer, serde_json::json!([series]));
 }
 
-/// Every target of every shipped dashboard has values, asked for as the data source asks: names by themselves, expressions as metrics that
-/// pmproxy derives. What needs a module that does not run here is left out, and that is said.
+/// Starts a pmcd with the modules of all dashboards, with the options that these name.
+fn with_all_modules() -> Option<Pmcd> {
+    let panels = || DASHBOARDS.iter().flat_map(|dashboard| dashboard.panels);
+    let options: BTreeSet<(&str, &str)> = panels().filter_map(|panel| panel.module.split_once(' ')).collect();
+    let modules = panels().filter_map(|panel| panel.module.split(' ').next()).filter(|name| !name.is_empty());
+    let mut text = config(&modules.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>());
+    for (module, option) in options {
+        text = text.replace(&format!("[{module}]\n"), &format!("[{module}]\n{option} = True\n"));
+    }
+    let pmcd = Pmcd::beside(&text, &[])?;
+    pmcd.run("pmstore", &["bcc.agent.program.stats", "1"]);
+    Some(pmcd)
+}
+
+/// Metrics that need more than their module.
+const CONDITIONAL: [(&str, &str); 2] = [
+    ("bcc.mem.vmstat.hits", "hooks in functions of the page cache"),
+    ("bcc.agent.summary.cpu.programs", "statistics of programs, which pmstore switches on"),
+];
+
+/// Returns the queries of all panels with their forms, and where they stand, but for those whose module does not run here, which is said.
+fn queries(source: &Source, pmcd: &Pmcd) -> BTreeMap<(String, String), Kind> {
+    let modules = pmcd.values("bcc.agent.module.up").into_iter();
+    let down: BTreeSet<String> = modules.filter(|(_, up)| up == "0").map(|(module, _)| module).collect();
+    let disk = use_disk();
+    let mut all = BTreeMap::new();
+    for (id, panel) in DASHBOARDS.iter().flat_map(|of| of.panels.iter().map(|panel| (of.id, panel))) {
+        let module = panel.module.split(' ').next().unwrap();
+        let queries = grafana::queries(source, panel);
+        if queries.is_empty() {
+            continue;
+        } else if down.contains(module) {
+            skip(&format!("{}, for the panel {} of {id}", find(module).unwrap().needs, panel.title));
+        } else if !disk && queries.iter().any(|query| query.expression.contains(".disk.")) {
+            skip(&format!("a disk that counts requests, for the panel {} of {id}", panel.title));
+        } else {
+            for query in queries {
+                let lacks =
+                    |(metric, _): &&(&str, _)| query.expression.starts_with(metric) && pmcd.values(metric).is_empty();
+                if let Some((_, needed)) = CONDITIONAL.iter().find(lacks) {
+                    skip(&format!("{needed}, for {}", query.expression));
+                    continue;
+                }
+                let expression = query.expression.replace("$fs", "ext4");
+                let expression = expression.replace("${disk:regex}", ".+").replace("${cgroup:regex}", ".+");
+                all.insert((format!("{id}: {}", panel.title), expression), panel.kind);
+            }
+        }
+    }
+    all
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02x}")).collect()
+}
+
+/// Every target of every dashboard for what happens now has values, asked for as the data source asks: names by themselves, expressions as
+/// metrics that pmproxy derives.
 #[test]
 fn every_target_of_every_dashboard_has_values() {
     if lacks(&[PMPROXY]) {
         return;
     }
-    let panels = || DASHBOARDS.iter().flat_map(|dashboard| dashboard.panels);
-    let options: BTreeSet<(&str, &str)> = panels().filter_map(|panel| panel.module.split_once(' ')).collect();
-    let modules: BTreeSet<&str> =
-        panels().filter_map(|panel| panel.module.split(' ').next()).filter(|name| !name.is_empty()).collect();
-    let mut text = config(&modules.iter().copied().collect::<Vec<_>>());
-    for (module, option) in options {
-        text = text.replace(&format!("[{module}]\n"), &format!("[{module}]\n{option} = True\n"));
-    }
-    let Some(pmcd) = Pmcd::beside(&text, &[]) else { return };
+    let Some(pmcd) = with_all_modules() else { return };
     let proxy = Proxy::start(&pmcd, None);
     let vector = Vector::new(&proxy, &pmcd);
-    let down: BTreeSet<String> =
-        pmcd.values("bcc.agent.module.up").into_iter().filter(|(_, up)| up == "0").map(|(module, _)| module).collect();
-    let disk = use_disk();
     let mut unanswered = Script::python(UNANSWERED);
     unanswered.line();
-    let mut left: BTreeMap<(String, String), Kind> = BTreeMap::new();
-    for (dashboard, panel) in
-        DASHBOARDS.iter().flat_map(|dashboard| dashboard.panels.iter().map(move |panel| (dashboard, panel)))
-    {
-        let module = panel.module.split(' ').next().unwrap();
-        if down.contains(module) {
-            skip(&format!("{}, for the panel {} of {}", find(module).unwrap().needs, panel.title, dashboard.id));
-        } else if !disk && panel.targets.iter().any(|target| target.expression.contains(".disk.")) {
-            skip(&format!("a disk that counts requests, for the panel {} of {}", panel.title, dashboard.id));
-        } else {
-            for target in panel.targets {
-                let expression = target.expression.replace("$fs", "ext4");
-                let expression = expression.replace("${disk:regex}", ".+").replace("${cgroup:regex}", ".+");
-                left.insert((format!("{}: {}", dashboard.id, panel.title), expression), panel.kind);
-            }
-        }
-    }
+    let mut left = queries(&grafana::VECTOR, &pmcd);
     let choices = DASHBOARDS.iter().filter_map(|dashboard| Some((dashboard, dashboard.choice.as_ref()?)));
     for (dashboard, choice) in choices {
         if let Values::OfMetric(metric) = choice.values {
@@ -299,8 +341,8 @@ fn every_target_of_every_dashboard_has_values() {
     for (number, (_, expression)) in left.keys().enumerate() {
         let name = if expression.contains('(') { format!("corebcc.target{number}") } else { expression.clone() };
         if name != *expression && names.insert(expression.clone(), name.clone()).is_none() {
-            let encoded: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
-            assert_eq!(vector.ask("derive", &format!("name={name}&expr={encoded}"))["success"], true, "{expression}");
+            let derived = vector.ask("derive", &format!("name={name}&expr={}", encoded(expression)));
+            assert_eq!(derived["success"], true, "{expression}");
         }
     }
     wait_seconds(180, "values of all targets", || {
@@ -308,15 +350,47 @@ fn every_target_of_every_dashboard_has_values() {
         left.retain(|(_, expression), kind| {
             let name = names.get(expression).unwrap_or(expression);
             let reply = vector.ask("fetch", &format!("names={name}"));
-            let has_values = !reply["values"][0]["instances"].as_array().is_none_or(Vec::is_empty);
+            let values = reply["values"][0]["instances"].as_array();
+            let has_values = values.is_some_and(|values| values.iter().any(|value| !value["value"].is_null()));
             let is_bucket = |name: &String| name.split("::").next().is_some_and(|range| range.contains('-'));
-            !has_values
-                || *kind == Kind::HeatMap
-                    && !instances(&vector.ask("indom", &format!("name={name}"))).values().all(is_bucket)
+            let buckets = || instances(&vector.ask("indom", &format!("name={name}")));
+            !has_values || *kind == Kind::HeatMap && !buckets().values().all(is_bucket)
         });
         println!("{} left: {:?}", left.len(), left.keys());
         left.is_empty().then_some(())
     });
+}
+
+/// Those for archives have series with values in the archive of a pmlogger that was loaded, of the host that is chosen.
+#[test]
+fn every_target_of_the_dashboards_of_archives_has_series() {
+    if lacks(&[PMPROXY, "redis-server", "pmseries", "pmlogger"]) {
+        return;
+    }
+    let Some(pmcd) = with_all_modules() else { return };
+    let (keys, _server, proxy) = with_keys(&pmcd);
+    let mut unanswered = Script::python(UNANSWERED);
+    unanswered.line();
+    let queries = queries(&grafana::VALKEY, &pmcd);
+    let metrics = queries.keys().map(|(_, expression)| expression.split('{').next().unwrap());
+    let list: Vec<&str> = metrics.collect::<BTreeSet<_>>().into_iter().collect();
+    fs::write(pmcd.home.path("log.conf"), format!("log mandatory on 500 msec {{ {} }}\n", list.join("\n"))).unwrap();
+    fs::create_dir_all(pmcd.home.path("pmlogger")).unwrap();
+    let mut logger = pmcd.client("pmlogger");
+    let mut logger = Proc(logger.args(["-c", "log.conf", "-s", "12", "-l", "logger.log", "a"]).spawn().unwrap());
+    while logger.0.try_wait().unwrap().is_none() {
+        work();
+    }
+    loaded(&pmcd, keys, "bcc.runq.all.bucket");
+    let hosts = proxy.json("/series/labels?names=hostname");
+    let host = hosts["hostname"][0].as_str().unwrap_or_else(|| panic!("{hosts}")).to_owned();
+    let missing = queries.keys().filter(|(_, expression)| {
+        let series = proxy.json(&format!("/series/query?expr={}", encoded(&expression.replace("$host", &host))));
+        let Some(series) = series[0].as_str() else { return true };
+        let values = proxy.json(&format!("/series/values?series={series}&samples=4"));
+        values.as_array().is_none_or(|values| values.iter().all(|value| value["value"].is_null()))
+    });
+    assert_eq!(missing.collect::<Vec<_>>(), Vec::<&(String, String)>::new());
 }
 
 /// Does a little of all that the modules count.
