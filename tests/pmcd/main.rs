@@ -17,6 +17,7 @@ mod instance;
 mod lifecycle;
 mod metadata;
 mod profile;
+mod prometheus;
 mod proxy;
 mod python;
 mod rules;

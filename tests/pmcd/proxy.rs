@@ -17,7 +17,7 @@ pub const PMPROXY: &str = "/usr/lib/pcp/bin/pmproxy";
 /// A pmproxy of the test.
 pub struct Proxy {
     _process: Proc,
-    port: u16,
+    pub port: u16,
 }
 
 impl Proxy {
@@ -60,7 +60,7 @@ impl Proxy {
     }
 }
 
-fn page_of(port: u16, page: &str) -> String {
+pub fn page_of(port: u16, page: &str) -> String {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     // In one write: pmproxy does not put the pieces of an address together.

@@ -179,7 +179,7 @@ step('ready')
 ";
 
 /// Writes to a disk 200 times in two seconds.
-fn write(disk: &str) {
+pub fn write(disk: &str) {
     let disk = File::options().write(true).open(disk).unwrap();
     for _ in 0..200 {
         disk.write_all_at(&[1; 4096], 0).unwrap();
