@@ -282,10 +282,15 @@ const CONDITIONAL: [(&str, &str); 2] = [
     ("bcc.agent.summary.cpu.programs", "statistics of programs, which pmstore switches on"),
 ];
 
+/// Returns the modules that do not run.
+fn down(pmcd: &Pmcd) -> BTreeSet<String> {
+    let modules = pmcd.values("bcc.agent.module.up").into_iter();
+    modules.filter(|(_, up)| up == "0").map(|(module, _)| module).collect()
+}
+
 /// Returns the queries of all panels with their forms, and where they stand, but for those whose module does not run here, which is said.
 fn queries(source: &Source, pmcd: &Pmcd) -> BTreeMap<(String, String), Kind> {
-    let modules = pmcd.values("bcc.agent.module.up").into_iter();
-    let down: BTreeSet<String> = modules.filter(|(_, up)| up == "0").map(|(module, _)| module).collect();
+    let down = down(pmcd);
     let disk = use_disk();
     let mut all = BTreeMap::new();
     for (id, panel) in DASHBOARDS.iter().flat_map(|of| of.panels.iter().map(|panel| (of.id, panel))) {
@@ -303,6 +308,9 @@ fn queries(source: &Source, pmcd: &Pmcd) -> BTreeMap<(String, String), Kind> {
                     |(metric, _): &&(&str, _)| query.expression.starts_with(metric) && pmcd.values(metric).is_empty();
                 if let Some((_, needed)) = CONDITIONAL.iter().find(lacks) {
                     skip(&format!("{needed}, for {}", query.expression));
+                    continue;
+                } else if query.expression == "bcc.disk.slowest.cgroup_path" && down.contains("cgroup_disk") {
+                    skip(&format!("cgroups with block I/O, for {}", query.expression));
                     continue;
                 }
                 let expression = query.expression.replace("$fs", "ext4");
@@ -333,7 +341,13 @@ fn every_target_of_every_dashboard_has_values() {
     let mut left = queries(&grafana::VECTOR, &pmcd);
     let choices = DASHBOARDS.iter().filter_map(|dashboard| Some((dashboard, dashboard.choice.as_ref()?)));
     for (dashboard, choice) in choices {
+        let has = |module: &String, metric: &str| {
+            find(module).unwrap().metrics().any(|declared| metric == format!("bcc.{}", declared.name))
+        };
         if let Values::OfMetric(metric) = choice.values {
+            if down(&pmcd).iter().any(|module| has(module, metric)) {
+                continue;
+            }
             left.insert((format!("{}: {}", dashboard.id, choice.name), metric.to_owned()), Kind::Table);
         }
     }

@@ -229,13 +229,16 @@ fn each_set_of_pmrep_has_values_and_fits_a_terminal() {
     }
     let Some(pmcd) = Pmcd::beside(&shown(), &[LINUX]) else { return };
     let placed = Placed::new();
+    let cgroups = pmcd.values("bcc.agent.module.up").contains(&("cgroup_disk".into(), "1".into()));
     let text = fs::read_to_string(placed.path(SETS)).unwrap();
     let sets = text.split("\n[").skip(1).map(|set| set.split_once("]\n").unwrap());
     // The three sets by process have a test of their own.
     for (set, lines) in sets.filter(|(set, _)| !["bcc-net", "bcc-net-calls", "bcc-activity"].contains(set)) {
         let columns = lines.lines().filter(|line| line.starts_with("bcc.") || line.starts_with("disk.")).count();
-        let disks = use_disk();
-        if !disks && lines.contains(".disk.") {
+        if lines.contains("bcc.cgroup.disk") && !cgroups {
+            skip(&format!("cgroups with block I/O, for the set {set}"));
+            continue;
+        } else if lines.contains(".disk.") && !use_disk() {
             skip(&format!("a disk that counts requests, for the set {set}"));
             continue;
         }

@@ -4,6 +4,7 @@ use nix::errno::Errno;
 use nix::libc::{ioctl, Ioctl};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Requests of ioctl(2) to loop devices and to /dev/loop-control (include/uapi/linux/loop.h).
 const LOOP_SET_FD: Ioctl = 0x4C00;
@@ -23,7 +24,10 @@ impl Loop {
         }
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
-        Some((1000..1000 + how_many as u64).map(|number| Loop::new(number, &file)).collect())
+        // Those of tests that run at the same time are others.
+        static NEXT: AtomicU64 = AtomicU64::new(1000);
+        let first = NEXT.fetch_add(how_many as u64, Ordering::Relaxed);
+        Some((first..first + how_many as u64).map(|number| Loop::new(number, &file)).collect())
     }
 
     fn new(number: u64, file: &File) -> Loop {
