@@ -7,6 +7,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// Runs the commands of a page with `show`, some side by side, and returns the lines of each as words.
@@ -41,8 +42,12 @@ fn number(word: &str) -> f64 {
     word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
 }
 
+/// One walk at a time: each looks at all that the machine does.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn the_walk_of_the_page_about_connections_is_true() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if lacks_bpf() || lacks_host_pids() || lacks(&["/usr/bin/python3"]) {
         return;
     }
@@ -91,6 +96,7 @@ fn the_walk_of_the_page_about_connections_is_true() {
 
 #[test]
 fn the_walk_of_the_page_about_waits_is_true() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if lacks_bpf() || lacks_host_pids() || lacks(&["cc", "nm"]) {
         return;
     }
