@@ -163,7 +163,7 @@ fn panel(source: &Source, shown: &Panel, queries: &[Query], id: u32, places: &mu
         "description": description(shown),
         "datasource": named(source),
         "gridPos": places.next(shown.kind),
-        "targets": targets.map(|(query, letter)| target(source, query, letter, format)).collect::<Vec<_>>(),
+        "targets": targets.map(|(query, letter)| target(source, shown, query, letter, format)).collect::<Vec<_>>(),
         "fieldConfig": { "defaults": defaults(shown), "overrides": [] },
     });
     let more = match shown.kind {
@@ -198,14 +198,16 @@ fn description(shown: &Panel) -> String {
     }
 }
 
-fn target(source: &Source, query: &Query, letter: char, format: &str) -> Value {
+fn target(source: &Source, shown: &Panel, query: &Query, letter: char, format: &str) -> Value {
+    // Of a counter of time, the part of a processor.
+    let is_utilization = shown.unit == Some("percentunit");
     json!({
         "refId": letter.to_string(),
         "datasource": named(source),
         "expr": query.expression,
         "format": format,
         "legendFormat": query.legend,
-        "options": { "rateConversion": true, "timeUtilizationConversion": false },
+        "options": { "rateConversion": true, "timeUtilizationConversion": is_utilization },
     })
 }
 
