@@ -259,7 +259,7 @@ fn each_set_of_pmrep_has_values_and_fits_a_terminal() {
 
 #[test]
 fn each_plugin_of_dstat_has_values() {
-    if lacks(&["pcp"]) {
+    if lacks(&["pcp", "/usr/lib/pcp/bin/pcp-dstat"]) {
         return;
     }
     let Some(pmcd) = Pmcd::beside(&shown(), &[]) else { return };
