@@ -3,7 +3,7 @@
 
 use crate::consumers::{Names, Traffic, HOGS as DERIVED};
 use crate::instance::{port, session, Pmcd};
-use crate::proxy::{Proxy, PMPROXY};
+use crate::proxy::{encoded, Proxy, PMPROXY};
 use crate::rules::UNANSWERED;
 use crate::support::script::Script;
 use crate::support::{config, lacks, skip, told, use_disk, wait_for, wait_seconds, Proc};
@@ -322,10 +322,6 @@ fn queries(source: &Source, pmcd: &Pmcd) -> BTreeMap<(String, String), Kind> {
     all
 }
 
-fn encoded(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02x}")).collect()
-}
-
 /// Every target of every dashboard for what happens now has values, asked for as the data source asks: names by themselves, expressions as
 /// metrics that pmproxy derives.
 #[test]
@@ -340,12 +336,13 @@ fn every_target_of_every_dashboard_has_values() {
     unanswered.line();
     let mut left = queries(&grafana::VECTOR, &pmcd);
     let choices = DASHBOARDS.iter().filter_map(|dashboard| Some((dashboard, dashboard.choice.as_ref()?)));
+    let down = down(&pmcd);
     for (dashboard, choice) in choices {
         let has = |module: &String, metric: &str| {
             find(module).unwrap().metrics().any(|declared| metric == format!("bcc.{}", declared.name))
         };
         if let Values::OfMetric(metric) = choice.values {
-            if down(&pmcd).iter().any(|module| has(module, metric)) {
+            if down.iter().any(|module| has(module, metric)) {
                 continue;
             }
             left.insert((format!("{}: {}", dashboard.id, choice.name), metric.to_owned()), Kind::Table);

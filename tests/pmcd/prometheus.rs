@@ -1,7 +1,7 @@
 //! Files for Prometheus, with promtool and with Prometheus itself.
 
 use crate::instance::{port, Pmcd};
-use crate::proxy::{page_of, Proxy, PMPROXY};
+use crate::proxy::{encoded, page_of, Proxy, PMPROXY};
 use crate::rules::write;
 use crate::support::loops::Loop;
 use crate::support::slow_disk::SlowDisk;
@@ -71,8 +71,7 @@ fn prometheus_scrapes_what_the_rules_ask_for() {
         if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
             return Value::Null;
         }
-        let encoded: String = what.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        serde_json::from_str(&page_of(port, &format!("/api/v1/query?query={encoded}"))).unwrap_or_default()
+        serde_json::from_str(&page_of(port, &format!("/api/v1/query?query={}", encoded(what)))).unwrap_or_default()
     };
     wait_seconds(60, "values of all metrics in Prometheus", || {
         left.retain(|metric| query(metric)["data"]["result"].as_array().is_none_or(Vec::is_empty));

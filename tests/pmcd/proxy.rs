@@ -60,6 +60,11 @@ impl Proxy {
     }
 }
 
+/// Returns a text as a part of an address.
+pub fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02x}")).collect()
+}
+
 pub fn page_of(port: u16, page: &str) -> String {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
