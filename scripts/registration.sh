@@ -254,6 +254,9 @@ commands() {
 	printf '%s\n' "pmdacorebcc ${PCP_BIN_DIR:-/usr/bin}/pmdacorebcc" "bpf-names ${PCP_BIN_DIR:-/usr/bin}/bpf-names" \
 		"pmdacorebcc.1 $PCP_MAN_DIR/man1/pmdacorebcc.1" "corebcc.conf.5 $PCP_MAN_DIR/man5/corebcc.conf.5" \
 		"bpf-names.8 $PCP_MAN_DIR/man8/bpf-names.8" \
+		"pcp-corebcc.1 $PCP_MAN_DIR/man1/pcp-corebcc.1" \
+		"consumers/pcp/pcp-corebcc $PCP_BINADM_DIR/pcp-corebcc" "consumers/pcp/pcp-corebcc $PCP_BINADM_DIR/pcp-biolatency" \
+		"consumers/pcp/pcp-corebcc $PCP_BINADM_DIR/pcp-runqlat" \
 		"completions/bash $share/bash-completion/completions/pmdacorebcc" \
 		"completions/zsh ${share%/*}/local/share/zsh/site-functions/_pmdacorebcc" \
 		"completions/fish $share/fish/vendor_completions.d/pmdacorebcc.fish"

@@ -192,7 +192,7 @@ set +u
 . "${PCP_DIR:-}/etc/pcp.env"
 set -u
 run README.md "sudo ./Install"
-for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5"; do
+for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5" "$PCP_BINADM_DIR/pcp-corebcc"; do
 	[ -e "$link" ] || { : >"$scratch/out"; fail "$link is not there after Install"; }
 done
 # The samples show a disk that is written to, the rules tasks that wait for a CPU.
@@ -248,7 +248,7 @@ run README.md "$last"
 kill "$disk"
 wait "$disk" 2>/dev/null
 rm -f "$written"
-for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5"; do
+for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5" "$PCP_BINADM_DIR/pcp-corebcc"; do
 	[ ! -L "$link" ] || { : >"$scratch/out"; fail "$link is still there after Remove"; }
 done
 

@@ -20,7 +20,8 @@ old=$PCP_SYSCONF_DIR/bcc/bcc.conf
 root=$PCP_VAR_DIR/pmns/root
 python_line='bcc	149	pipe	binary notready	python /x/pmdabcc.python'
 kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/"{bcc,bpf,other} "$pmda" "$(dirname "$config")" "$(dirname "$old")"
-	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5" "$PCP_MAN_DIR/man8/bpf-names.8"
+	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5" "$PCP_MAN_DIR/man8/bpf-names.8" "$PCP_MAN_DIR/man1/pcp-corebcc.1"
+	"$PCP_BINADM_DIR/"pcp-{corebcc,biolatency,runqlat}
 	"${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc")
 # files for PCP's own programs: below $PCP_SYSCONF_DIR, and linked from $PCP_VAR_DIR/config
 linked="$(echo pmlogconf/corebcc/{agent,biolatency,metric-status,netproc,runqlat,status} pmieconf/corebcc/{disk_read_latency,module_down}) pmlogrewrite/corebcc_cachestat.conf"
@@ -94,13 +95,14 @@ placed() {
 }
 on_path() {
 	[ "$(readlink -f "$PCP_BIN_DIR/pmdacorebcc")" = "$(readlink -f "$pmda/pmdacorebcc")" ] && pmdacorebcc --version &&
-		[ "$(readlink -f "$PCP_BIN_DIR/bpf-names")" = "$(readlink -f "$pmda/bpf-names")" ] && cmp "$pmda/pmdacorebcc.1" "$PCP_MAN_DIR/man1/pmdacorebcc.1" && cmp "$pmda/corebcc.conf.5" "$PCP_MAN_DIR/man5/corebcc.conf.5"
+		[ "$(readlink -f "$PCP_BIN_DIR/bpf-names")" = "$(readlink -f "$pmda/bpf-names")" ] && cmp "$pmda/pmdacorebcc.1" "$PCP_MAN_DIR/man1/pmdacorebcc.1" && cmp "$pmda/corebcc.conf.5" "$PCP_MAN_DIR/man5/corebcc.conf.5" &&
+		pcp biolatency -t 0.2 -s 1 && pcp corebcc runq
 }
 agent_pid() { pgrep --ns $$ --nslist net -o -f "^$pmda/pmdacorebcc -d "; }
 # a line for each tenth of a second without names
 watch_names() { while sleep 0.1; do pminfo bcc 2>/dev/null | grep -q '^bcc\..*\.' || echo gone; done >"$scratch/gone"; }
 nothing_on_path() {
-	! ls -d "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5" \
+	! ls -d "$PCP_BINADM_DIR/"pcp-{corebcc,biolatency,runqlat} "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5" \
 		"${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc" 2>/dev/null
 }
 # those that tell how to work on the sources go to the sources

@@ -23,4 +23,5 @@ mod python;
 mod rules;
 mod shipped;
 mod slow_disk;
+mod subcommands;
 mod tools;

@@ -109,7 +109,10 @@ fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
     let placed = Placed(TempDir::new().unwrap());
     let agent = placed.path("agent");
     fs::create_dir_all(&agent).unwrap();
-    for name in ["bpf-names", "pmdacorebcc.1", "corebcc.conf.5", "bpf-names.8"] {
+    fs::create_dir_all(agent.join("consumers/pcp")).unwrap();
+    for name in
+        ["bpf-names", "pmdacorebcc.1", "corebcc.conf.5", "bpf-names.8", "pcp-corebcc.1", "consumers/pcp/pcp-corebcc"]
+    {
         fs::write(agent.join(name), name).unwrap();
     }
     fs::write(agent.join("pmdacorebcc"), "#!/bin/sh\necho $1 of $2\n").unwrap();
@@ -119,6 +122,7 @@ fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
         command.args(["-euc", &format!(". {REPOSITORY}/scripts/registration.sh; {function}")]).current_dir(&agent);
         let variables = [
             ("PCP_BIN_DIR", "bin"),
+            ("PCP_BINADM_DIR", "pcp"),
             ("PCP_MAN_DIR", "man"),
             ("PCP_SYSCONF_DIR", "etc"),
             ("PCP_SHARE_DIR", "share/pcp"),
@@ -127,7 +131,14 @@ fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
         assert!(output.status.success(), "{function}: {}", told(&output));
         String::from_utf8(output.stderr).unwrap()
     };
-    let links = ["bin/pmdacorebcc", "bin/bpf-names", "man/man1/pmdacorebcc.1", "man/man5/corebcc.conf.5"];
+    let links = [
+        "bin/pmdacorebcc",
+        "bin/bpf-names",
+        "man/man1/pmdacorebcc.1",
+        "man/man5/corebcc.conf.5",
+        "man/man1/pcp-corebcc.1",
+    ];
+    let commands = ["pcp/pcp-corebcc", "pcp/pcp-biolatency", "pcp/pcp-runqlat"];
     let completions = placed.path("share/bash-completion/completions/pmdacorebcc");
     script("write_completions");
     for round in ["first", "second"] {
@@ -136,10 +147,14 @@ fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
             let name = Path::new(link).file_name().unwrap();
             assert_eq!(fs::read_link(placed.path(link)).unwrap(), agent.join(name), "{round} time");
         }
+        for command in commands {
+            let program = fs::read_link(placed.path(command)).unwrap();
+            assert_eq!(program, agent.join("consumers/pcp/pcp-corebcc"), "{round} time");
+        }
         assert_eq!(fs::read_to_string(&completions).unwrap(), "completions of bash\n", "{round} time");
     }
     script("take_commands");
-    assert!(links.iter().all(|link| placed.path(link).symlink_metadata().is_err()));
+    assert!(links.iter().chain(&commands).all(|link| placed.path(link).symlink_metadata().is_err()));
     assert!(completions.symlink_metadata().is_err());
 
     // An earlier release left the man page itself; a program of somebody else is no business of ours.
