@@ -176,7 +176,11 @@ fn files_of_packages_are_left_alone() {
 
 #[test]
 fn mandoc_has_nothing_to_say_of_the_pages_by_hand() {
-    let Ok(output) = Command::new("mandoc").args(["-T", "lint", "-W", "warning", "man/bpf-names.8", "man/pcp-corebcc.1"]).current_dir(ROOT).output() else {
+    let Ok(output) = Command::new("mandoc")
+        .args(["-T", "lint", "-W", "warning", "man/bpf-names.8", "man/pcp-corebcc.1"])
+        .current_dir(ROOT)
+        .output()
+    else {
         println!("skipped: mandoc_has_nothing_to_say_of_the_pages_by_hand: the package mandoc");
         return;
     };
