@@ -186,3 +186,28 @@ fn mandoc_has_nothing_to_say_of_the_pages_by_hand() {
     };
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
 }
+
+/// The crates have licences that packaging/about.toml lists, from which packaging/release writes THIRD-PARTY.
+#[test]
+fn crates_have_licences_that_go_with_ours() {
+    let arguments =
+        ["metadata", "--locked", "--offline", "--format-version", "1", "--filter-platform", "x86_64-unknown-linux-gnu"];
+    let output = Command::new(env!("CARGO")).args(arguments).current_dir(ROOT).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = fs::read_to_string(format!("{ROOT}/packaging/about.toml")).unwrap();
+    let list = text.split_once("accepted = [").unwrap().1.split_once(']').unwrap().0;
+    let accepted: BTreeSet<&str> = list.split('"').skip(1).step_by(2).collect();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert!(packages.len() > 50);
+    for package in packages {
+        let licence = package["license"].as_str().unwrap_or("none");
+        // Of alternatives one is enough; of what goes together each counts.
+        let alternative = |text: &str| {
+            let text = text.trim_matches(['(', ')', ' ']);
+            accepted.contains(text.split(" WITH ").next().unwrap())
+        };
+        let fits = |part: &str| part.replace('/', " OR ").split(" OR ").any(alternative);
+        assert!(licence.split(" AND ").all(fits), "{}: {licence}", package["name"]);
+    }
+}

@@ -263,7 +263,7 @@ fn pcp_htop_shows_execs_exits_opens_and_slow_requests() {
 }
 
 /// Starts pcp-htop on a terminal of its own.
-fn htop(pmcd: &Pmcd, options: &str, sysconf: &Path) -> Proc {
+pub fn htop(pmcd: &Pmcd, options: &str, sysconf: &Path) -> Proc {
     let htop = format!("pcp -h {} htop {options}", pmcd.local());
     let mut command = pmcd.program("script");
     command.args(["-qfec", &format!("stty rows 50 cols 150; exec {htop}"), "htop.log"]);
@@ -273,7 +273,7 @@ fn htop(pmcd: &Pmcd, options: &str, sysconf: &Path) -> Proc {
 }
 
 /// Returns what pcp-htop has drawn so far, in words.
-fn on_screen(pmcd: &Pmcd) -> String {
+pub fn on_screen(pmcd: &Pmcd) -> String {
     let escape = regex::Regex::new("\u{1b}\\[[0-9;?]*[A-Za-z]|\u{1b}[()]B").unwrap();
     let screen = escape.replace_all(&pmcd.home.read("htop.log"), " ").into_owned();
     screen.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -138,7 +138,7 @@ fn a_histogram_of_a_disk_has_each_of_its_requests() {
         "{heatmap}"
     );
     let none = pcp(&pmcd.home, &["-h", &host(&pmcd), "-s", "1"], "biolatency").arg("nosuch").output().unwrap();
-    assert!(!none.status.success() && told(&none).contains(&"no disk nosuch; there are: "), "{}", told(&none));
+    assert!(!none.status.success() && told(&none).contains("no disk nosuch; there are: "), "{}", told(&none));
 }
 
 fn interrupt(process: &mut Child) {
