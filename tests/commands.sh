@@ -142,7 +142,7 @@ fail() {
 # run FILE COMMAND: it succeeds, or is one of those that go on until they are interrupted, and says something that is no error
 run() {
 	local file=$1 command=$2 status wanted limit=300 interrupted=0
-	case $command in pmval* | pmrep* | *pmie* | 'pcp atop') limit=6 interrupted=124 ;; esac
+	case $command in pmval* | pmrep* | *pmie* | 'pcp atop' | 'pcp biolatency' | 'pcp runqlat') limit=6 interrupted=124 ;; esac
 	# An agent that was restarted has no values while it loads, and says so: to try again.
 	for _ in {1..20}; do
 		# What runs in the background ignores this signal, unless told otherwise.
