@@ -66,17 +66,12 @@ fn files_are_put_in_place_and_taken_out_again() {
         let files = fs::read_dir(format!("{}/consumers/{directory}", env!("CARGO_MANIFEST_DIR"))).unwrap();
         files.map(move |file| format!("{directory}/{}", file.unwrap().file_name().display()))
     });
-    let wanted: BTreeSet<String> = [
-        "etc/pmrep/corebcc.conf",
-        "etc/dstat/corebcc",
-        "etc/htop/columns/corebcc",
-        "etc/htop/meters/corebcc",
-        "etc/htop/screens/corebcc",
-    ]
-    .map(String::from)
-    .into_iter()
-    .chain(both.flat_map(|name| [format!("etc/{name}"), format!("var/config/{name}")]))
-    .collect();
+    let wanted: BTreeSet<String> =
+        ["etc/pmrep/corebcc.conf", "etc/dstat/corebcc", "etc/htop/columns/corebcc", "etc/htop/meters/corebcc"]
+            .map(String::from)
+            .into_iter()
+            .chain(both.flat_map(|name| [format!("etc/{name}"), format!("var/config/{name}")]))
+            .collect();
     assert_eq!(placed.files(), wanted);
     placed.script("place_consumers");
     assert_eq!(placed.files(), wanted, "a second time");
@@ -431,50 +426,6 @@ fn pcp_htop_shows_the_shipped_meters() {
     });
     terminal.0.stdin.take().unwrap().write_all(b"q").unwrap();
     assert!(terminal.end().success());
-}
-
-#[test]
-fn pcp_htop_shows_the_shipped_screens() {
-    const SCREEN: &str = "/usr/share/pcp/htop/screens/exitsnoop";
-    if lacks(&["/usr/lib/pcp/bin/pcp-htop", SCREEN, "script"]) || lacks_host_pids() {
-        return;
-    }
-    let text =
-        shown().replace("[biolatency]\n", "[biolatency]\nslow = 0\n").replace("modules = ", "modules = execsnoop, ");
-    let Some(pmcd) = Pmcd::beside(&format!("{text}[execsnoop]\nmodule = execsnoop\ncluster = 9\n"), &[LINUX]) else {
-        return;
-    };
-    let placed = Placed::new();
-    let file = placed.path("etc/htop/screens/corebcc");
-    let shipped = fs::read_to_string(&file).unwrap();
-    let has_disk = use_disk();
-    let cgroups = pmcd.values("bcc.agent.module.up").contains(&("cgroup_disk".into(), "1".into()));
-    let rows = [
-        ("bcc_exec", r"\d+ \d+ 0 true /bin/true", true),
-        ("bcc_tcp", r"\d+ \d+ \d+ \d+ 127\.0\.0\.1", true),
-        ("bcc_disks", r"READ/S RP50 RP99 WRITE/S WP50 WP99 Disk", has_disk),
-        ("bcc_bio", r"[a-z0-9]+ F?[RWFD][FASM]* \d", has_disk),
-        ("bcc_cgroups", r"READ/S RP99 WRITE/S WP99 Cgroup", cgroups),
-    ];
-    for (screen, row, _) in rows.into_iter().filter(|&(.., is_there)| is_there) {
-        let (before, after) = shipped.split_once(&format!("[{screen}]\n")).unwrap();
-        let on = after.replacen("\ndefault = false", "\ndefault = true", 1);
-        fs::write(&file, format!("{before}[{screen}]\n{on}")).unwrap();
-        let mut terminal = htop(&pmcd, "-C -d 5", &placed.path("etc"));
-        let row = regex::Regex::new(row).unwrap();
-        let mut input = terminal.0.stdin.take().unwrap();
-        wait_for(&format!("{row} on the screen {screen}"), || {
-            Command::new("/bin/true").status().unwrap();
-            use_disk();
-            session();
-            input.write_all(b"\t").unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(300));
-            row.is_match(&on_screen(&pmcd)).then_some(())
-        });
-        input.write_all(b"q").unwrap();
-        assert!(terminal.end().success());
-        let _ = fs::remove_file(pmcd.home.path("htoprc"));
-    }
 }
 
 #[test]
