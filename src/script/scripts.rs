@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{mpsc, Arc};
 use std::thread;
 use std::time::SystemTime;
 
@@ -210,17 +210,21 @@ impl Scripts {
         self.helper = started.map_err(|error| self.fail(&format!("no helper to run bpftrace: {error}"))).ok();
     }
 
-    /// Starts the thread that runs scripts and that calls `confine` first.
+    /// Starts the thread that runs scripts, and waits until `confine` has returned in it: the system calls that it takes are forbidden to all
+    /// threads a moment later.
     pub fn start_thread(&mut self, confine: impl FnOnce() + Send + 'static) {
         let Some(helper) = self.helper.take() else { return };
         let (runner, expiry) = (Arc::clone(&self.runner), self.settings.expiry);
+        let (confined, is_confined) = mpsc::channel::<()>();
         let run = move || {
             confine();
+            drop(confined);
             runner::run(&helper, &runner, expiry);
         };
         if let Err(error) = thread::Builder::new().name("scripts".into()).stack_size(512 << 10).spawn(run) {
             self.fail(&format!("cannot start a thread: {error}"));
         }
+        let _ = is_confined.recv();
     }
 
     fn fail(&self, why: &str) {

@@ -5,7 +5,7 @@ use super::file::{read_state, replace_state};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -42,19 +42,22 @@ impl Writer {
         Writer { directory, shared: Arc::default() }
     }
 
-    /// Starts the thread, which calls `confine` first. From now on files are written only while `may_write` says so: it is asked right
-    /// before each.
+    /// Starts the thread, and waits until `confine` has returned in it: the system calls that it takes are forbidden to all threads a moment
+    /// later. From now on files are written only while `may_write` says so: it is asked right before each.
     pub fn start(
         &self,
         confine: impl FnOnce() + Send + 'static,
         may_write: impl Fn() -> bool + Send + 'static,
     ) -> io::Result<()> {
         let of_thread = Arc::clone(&self.shared);
+        let (confined, is_confined) = mpsc::channel::<()>();
         let run = move || {
             confine();
+            drop(confined);
             of_thread.write_all(&may_write);
         };
         thread::Builder::new().name("state".into()).stack_size(256 << 10).spawn(run)?;
+        let _ = is_confined.recv();
         self.shared.lock().is_started = true;
         Ok(())
     }
@@ -156,12 +159,25 @@ mod tests {
     use super::*;
     use std::fs;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::mpsc;
 
     fn started(directory: &Path, may_write: impl Fn() -> bool + Send + 'static) -> Writer {
         let writer = Writer::new(directory.into());
         writer.start(|| {}, may_write).unwrap();
         writer
+    }
+
+    /// A system call of `confine` after the start would end the agent, since the calls are limited by then.
+    #[test]
+    fn the_thread_is_confined_once_it_has_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let is_confined = Arc::new(AtomicBool::new(false));
+        let in_thread = Arc::clone(&is_confined);
+        let confine = move || {
+            thread::sleep(Duration::from_millis(20));
+            in_thread.store(true, Ordering::Relaxed);
+        };
+        Writer::new(directory.path().into()).start(confine, || true).unwrap();
+        assert!(is_confined.load(Ordering::Relaxed));
     }
 
     #[test]
