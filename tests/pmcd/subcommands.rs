@@ -3,15 +3,14 @@
 use crate::consumers::Traffic;
 use crate::instance::{session, Pmcd};
 use crate::support::slow_disk::SlowDisk;
-use crate::support::{all_modules, config, lacks, skip, told, use_disk, wait_for, Home};
+use crate::support::{all_modules, config, lacks, skip, told, use_disk, wait_for, Home, Proc};
 use corebcc::kit::{Buckets, Fine};
-use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::symlink;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 const PYTHON: &str = "/usr/bin/python3";
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/consumers/pcp/pcp-corebcc");
@@ -84,8 +83,8 @@ fn a_histogram_of_a_disk_has_each_of_its_requests() {
     };
     fio(1);
     let mut command = pcp(&pmcd.home, &["-h", &host(&pmcd)], "biolatency");
-    let mut shown = command.args(["--json", "-t", "0.5", disk.name()]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(shown.stdout.take().unwrap()).lines();
+    let mut shown = Proc(command.args(["--json", "-t", "0.5", disk.name()]).stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(shown.0.stdout.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     // The first interval is over, so the program has read the counts of before.
     assert_eq!(total(&next()), 0);
@@ -101,21 +100,27 @@ fn a_histogram_of_a_disk_has_each_of_its_requests() {
         above += slow.map(|bucket| bucket["count"].as_u64().unwrap()).sum::<u64>();
     }
     assert_eq!((counted, above), (done, done));
-    interrupt(&mut shown);
-    assert!(shown.wait().unwrap().success());
+    shown.signal(Signal::SIGINT);
+    assert!(shown.end().success());
 
     // Without an interval it is one histogram, in the form of bcc's tools, at Ctrl-C.
     let mut command = pcp(&pmcd.home, &["-h", &host(&pmcd)], "biolatency");
-    let mut shown = command.args(["-m", disk.name()]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut shown =
+        Proc(command.args(["-m", disk.name()]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     wait_for("a first reading", || {
-        let fds = fs::read_dir(format!("/proc/{}/fd", shown.id())).ok()?;
+        let fds = fs::read_dir(format!("/proc/{}/fd", shown.pid())).ok()?;
         fds.flatten()
             .any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:")))
             .then_some(())
     });
     fio(2);
-    interrupt(&mut shown);
-    let text = said(shown.wait_with_output().unwrap());
+    shown.signal(Signal::SIGINT);
+    let status = shown.end();
+    let mut text = String::new();
+    shown.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    let mut errors = String::new();
+    shown.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert!(status.success() && errors.is_empty(), "{text}{errors}");
     assert!(text.contains("msecs") && text.contains("    16.384 -> 32.767    : "), "{text}");
     assert!(text.contains("p50 <= 32.767  p90 <= 32.767"), "{text}");
 
@@ -139,10 +144,6 @@ fn a_histogram_of_a_disk_has_each_of_its_requests() {
     );
     let none = pcp(&pmcd.home, &["-h", &host(&pmcd), "-s", "1"], "biolatency").arg("nosuch").output().unwrap();
     assert!(!none.status.success() && told(&none).contains("no disk nosuch; there are: "), "{}", told(&none));
-}
-
-fn interrupt(process: &mut Child) {
-    kill(Pid::from_raw(process.id() as i32), Signal::SIGINT).unwrap();
 }
 
 /// Runs a command, and does something again and again until it has ended.
