@@ -18,7 +18,7 @@ struct Programs {
     entries: BTreeMap<String, Hook>,
     returns: BTreeMap<String, Hook>,
     samples: Vec<(String, String)>,
-    packets: Vec<(String, String)>,
+    packets: BTreeMap<String, Vec<String>>,
     features: Vec<(String, String)>,
     /// Functions that the agent calls: module, name, and the types of the arguments.
     calls: Vec<(String, String, Vec<String>)>,
@@ -191,7 +191,7 @@ impl Programs {
                 "ON_EACH_RETURN" => self.each.push((Each::Return, module.to_string())),
                 "ON_EACH_CODE" => self.each.push((Each::Code, module.to_string())),
                 "ON_EACH_CODE_RETURN" => self.each.push((Each::CodeReturn, module.to_string())),
-                "ON_PACKET" => self.packets.push((module.to_string(), arguments().swap_remove(0))),
+                "ON_PACKET" => self.packets.entry(arguments().swap_remove(0)).or_default().push(module.to_string()),
                 "ON_SAMPLE" => self.samples.push((module.to_string(), arguments().swap_remove(0))),
                 "ON_CALL" => {
                     let mut arguments = arguments();
@@ -255,9 +255,14 @@ impl Programs {
         for (module, name) in &self.samples {
             let _ = writeln!(c, "\nSEC(\"perf_event\")\nint perf__{name}(void *ctx)\n{{\n\t{module}__{name}_sample(ctx);\n\treturn 0;\n}}");
         }
-        for (module, way) in &self.packets {
+        for (way, modules) in &self.packets {
+            let part = |module: &String| format!("\tif (RUNS({module}))\n\t\t{module}__{way}_packet(skb);\n");
+            let parts: String = modules.iter().map(part).collect();
             // 1: the packet passes.
-            let _ = writeln!(c, "\nSEC(\"cgroup_skb/{way}\")\nint skb__{way}(struct __sk_buff *skb)\n{{\n\t{module}__{way}_packet(skb);\n\treturn 1;\n}}");
+            let _ = writeln!(
+                c,
+                "\nSEC(\"cgroup_skb/{way}\")\nint skb__{way}(struct __sk_buff *skb)\n{{\n{parts}\treturn 1;\n}}"
+            );
         }
         for (module, name, types) in &self.calls {
             let arguments: Vec<String> = types.iter().enumerate().map(|(i, ty)| format!("({ty})ctx[{i}]")).collect();
@@ -303,8 +308,8 @@ impl Programs {
         for (module, name) in &self.samples {
             let _ = writeln!(rust, "    (\"perf__{name}\", &[\"{module}\"]),");
         }
-        for (module, way) in &self.packets {
-            let _ = writeln!(rust, "    (\"skb__{way}\", &[\"{module}\"]),");
+        for (way, modules) in &self.packets {
+            let _ = writeln!(rust, "    (\"skb__{way}\", &{modules:?}),");
         }
         for (module, name, _) in &self.calls {
             let _ = writeln!(rust, "    (\"call__{name}\", &[\"{module}\"]),");

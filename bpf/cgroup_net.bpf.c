@@ -21,6 +21,7 @@ ROWS(cgn_marks, struct mark); /* one for each row */
 const volatile __u32 cgn_mask; /* places of owners, less 1 */
 const volatile __u32 cgn_cpu_shift; /* 1 << this many CPUs share their rows */
 const volatile bool cgn_shared; /* it is more than one */
+const volatile bool cgn_packets; /* packets count */
 
 static __always_inline void OWN(moved)(__u64 cell, __s64 bytes)
 {
@@ -39,9 +40,13 @@ static __always_inline void OWN(moved)(__u64 cell, __s64 bytes)
 /* One program may interrupt another here, so adds are locked. A socket that only waits for the end of a connection has no cgroup: 0. */
 static __always_inline void OWN(passed)(struct __sk_buff *skb, __u32 way)
 {
-	__u32 index = place_index(&cgn_owners, cgn_mask, bpf_skb_cgroup_id(skb));
-	struct cgn_row *r = place_row(&cgn_rows, &cgn_marks, cgn_mask, cgn_cpu_shift, index);
+	struct cgn_row *r;
+	__u32 index;
 
+	if (!cgn_packets)
+		return;
+	index = place_index(&cgn_owners, cgn_mask, bpf_skb_cgroup_id(skb));
+	r = place_row(&cgn_rows, &cgn_marks, cgn_mask, cgn_cpu_shift, index);
 	if (!r)
 		return;
 	ADD(r->packets[way], 1);

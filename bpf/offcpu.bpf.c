@@ -161,14 +161,6 @@ const volatile __u8 ofc_calls[OFC_CALLS]; /* enum ofc_reason by number of the sy
 #define STEM offcpu
 #include "shared/by_process.bpf.h"
 
-enum bpf_func_id___regs {
-	BPF_FUNC_task_pt_regs___regs = 175,
-};
-
-/* Whether the registers of the current task are to be had typed: 5.15 and later. */
-#define HAS_TASK_REGS bpf_core_enum_value_exists(enum bpf_func_id___regs, BPF_FUNC_task_pt_regs___regs)
-#define OFC_STACK 16384 /* THREAD_SIZE, of x86-64 and of arm64 with pages of 4 KB */
-
 /* Why a task waits that reads from a file, or writes to it. */
 static __always_inline __u32 ofc_of_file(const bool raw, struct task_struct *task, __u64 fd)
 {
@@ -236,7 +228,7 @@ static __always_inline __u32 ofc_reason(const bool raw, struct task_struct *task
 		regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 		return ofc_of_call(false, raw, task, regs, waits_for_disk, uninterruptible, lock);
 	}
-	regs = (void *)(GET(task, stack) + OFC_STACK - bpf_core_type_size(struct pt_regs));
+	regs = (void *)(GET(task, stack) + STACK_SIZE - bpf_core_type_size(struct pt_regs));
 	return ofc_of_call(true, raw, task, regs, waits_for_disk, uninterruptible, lock);
 }
 
@@ -401,7 +393,7 @@ static __always_inline __u64 ofc_call(const bool raw, struct task_struct *task)
 	if (GET(task, flags) & OFC_OF_KERNEL)
 		return -1;
 	if (!HAS_TASK_REGS)
-		return syscall_number(true, (void *)(GET(task, stack) + OFC_STACK - bpf_core_type_size(struct pt_regs)));
+		return syscall_number(true, (void *)(GET(task, stack) + STACK_SIZE - bpf_core_type_size(struct pt_regs)));
 	return raw ? -1 : syscall_number(false, (void *)bpf_task_pt_regs(task));
 }
 

@@ -120,6 +120,7 @@ const volatile __u16 conn_port[CONN_PORTS];
 const volatile __u64 conn_min; /* ns; shorter ones have no row */
 const volatile __u32 conn_mask;
 const volatile bool conn_by_net;     /* count by network, too */
+const volatile struct networks conn_networks;
 const volatile __u32 conn_net_mask;  /* places of owners, less 1 */
 const volatile __u32 conn_net_shift; /* 1 << this many CPUs share their rows */
 const volatile bool conn_net_shared; /* it is more than one */
@@ -238,7 +239,7 @@ static __always_inline void conn_show(const bool raw, struct conn_row *r, struct
 static __always_inline void conn_count_peer(const bool raw, struct sock *sk, __u64 lat, __u32 err)
 {
 	const bool plain = group_plain(conn_net_shared);
-	__u32 index = place_index(&conn_nets, conn_net_mask, network_of(raw, sk));
+	__u32 index = place_index(&conn_nets, conn_net_mask, network_of(raw, &conn_networks, sk));
 	struct conn_peer *peer = place_row(&conn_peers, &conn_peer_marks, conn_net_mask, conn_net_shift, index);
 
 	if (!peer)

@@ -189,7 +189,7 @@ wants_bpf_names() {
 }
 
 # modules that pmdabpf has, too, and the line that begins a section of one
-of_pmdabpf='biolatency|netproc|execsnoop|exitsnoop|fsslower|oomkill|opensnoop|tcpconnect|vfsstat'
+of_pmdabpf='bashreadline|biolatency|netproc|execsnoop|exitsnoop|fsslower|mountsnoop|oomkill|opensnoop|statsnoop|tcpconnect|vfsstat'
 as_pmdabpf="^[Mm][Oo][Dd][Uu][Ll][Ee][[:space:]]*[=:][[:space:]]*($of_pmdabpf)[[:space:]]*\$"
 # set_bpf_names on|off: a line of its own in the configuration's sections of these modules, or none
 set_bpf_names() {

@@ -231,6 +231,12 @@ unsafe impl Record for types::login_event {}
 unsafe impl Record for types::conn_event {}
 // SAFETY: integers, three words of 64 bits and four of 32 bits, then bytes, without a gap.
 unsafe impl Record for types::open_event {}
+// SAFETY: integers, three words of 64 bits and four of 32 bits, of which `pad` is one, then bytes, without a gap.
+unsafe impl Record for types::stat_event {}
+// SAFETY: integers, six words of 64 bits and six of 32 bits, of which `pad` is one, then bytes, without a gap.
+unsafe impl Record for types::mount_event {}
+// SAFETY: integers, three words of 64 bits and two of 32 bits, then bytes, without a gap.
+unsafe impl Record for types::bash_event {}
 // SAFETY: integers and arrays of bytes, without a gap: six words of 64 bits, two of 32 bits, then bytes.
 unsafe impl Record for types::slow_file_event {}
 // SAFETY: integers and arrays of bytes; `pad` is a member.

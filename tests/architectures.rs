@@ -230,7 +230,7 @@ fn is_of_a_module(program: &str) -> bool {
 /// True for a static function that Debian's 5.10 for arm64 has no type for: its compiler may have inlined it. Their modules do without, or have
 /// kprobes, which need no types.
 fn may_have_no_type(program: &str) -> bool {
-    let functions = ["__oom_kill_process", "__do_sys_openat2", "__tty_read", "__tty_write"];
+    let functions = ["__oom_kill_process", "__do_sys_openat2", "__tty_read", "__tty_write", "__vfs_statx"];
     functions.iter().any(|function| program.ends_with(function))
 }
 

@@ -1,6 +1,8 @@
 """What makes the events of each module: a line in one of the tables below is all that benches/events needs of a new one."""
 
 import ctypes
+import fcntl
+import importlib
 import mmap
 import os
 import pty
@@ -16,6 +18,7 @@ from pathlib import Path
 from kernel import Floor, Small
 
 HERE = Path(__file__).resolve().parent.parent
+sys.path.append(str(HERE.parent / "tests" / "programs"))
 
 
 def read_disk(folder):
@@ -60,19 +63,58 @@ def spawn(_, times=1000):
         os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
 
 
-def exhaust(_, times=20):
-    """Processes that are killed at the limit of a cgroup's memory."""
+@contextmanager
+def limited():
+    """A cgroup whose tasks may take 32 MB: the command by which a shell enters it."""
     v1 = Path("/sys/fs/cgroup/memory")
     mount, limits = (v1, "memory.limit_in_bytes") if v1.is_dir() else (Path("/sys/fs/cgroup"), "memory.max")
     cgroup = mount / f"corebcc-bench-{os.getpid()}"
     cgroup.mkdir()
     try:
         (cgroup / limits).write_text("32M", encoding="ascii")
-        enter = f"echo $$ > {cgroup}/cgroup.procs; exec dd if=/dev/zero of=/dev/null bs=64M count=1"
-        for _ in range(times):
-            subprocess.run(["sh", "-c", enter], check=False, stderr=subprocess.DEVNULL)
+        yield f"echo $$ > {cgroup}/cgroup.procs"
     finally:
         cgroup.rmdir()
+
+
+def exhaust(_, times=20):
+    """Processes that are killed at the limit of a cgroup's memory."""
+    with limited() as enter:
+        for _ in range(times):
+            command = f"{enter}; exec dd if=/dev/zero of=/dev/null bs=64M count=1"
+            subprocess.run(["sh", "-c", command], check=False, stderr=subprocess.DEVNULL)
+
+
+def overflow(_):
+    """Datagrams to a socket that nobody reads."""
+    with socket.socket(type=socket.SOCK_DGRAM) as full, socket.socket(type=socket.SOCK_DGRAM) as sender:
+        full.bind(("127.0.0.1", 0))
+        full.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for _ in range(20_000):
+            sender.sendto(b"x" * 100, full.getsockname())
+
+
+def ask(_):
+    """Questions to a name server, and their answers."""
+    with socket.socket(type=socket.SOCK_DGRAM) as server, socket.socket(type=socket.SOCK_DGRAM) as client:
+        try:
+            server.bind(("127.0.0.1", 53))
+        except OSError:
+            server.bind(("127.0.0.54", 53))
+        client.connect(server.getsockname())
+        for number in range(10_000):
+            client.send(number.to_bytes(2) + b"\x01\x00" + b"\0" * 12)
+            question, who = server.recvfrom(512)
+            server.sendto(question[:2] + b"\x81\x80" + question[4:], who)
+            client.recv(512)
+
+
+def leave(_):
+    """Exits of a guest to its process."""
+    guests = importlib.import_module("guests")
+    vcpu, *_kept = guests.guest(guests.WRITE)
+    for _ in range(20_000):
+        fcntl.ioctl(vcpu, guests.RUN, 0)
 
 
 def call(_):
@@ -139,6 +181,19 @@ def allocate(_):
     """Memory of libc's malloc."""
     for _ in range(TIMES):
         bytearray(4096)
+
+
+def reclaim(folder):
+    """A file that is larger than the memory which the cgroup of its writer may take."""
+    with limited() as enter:
+        subprocess.run(["sh", "-c", f"{enter}; exec dd if=/dev/zero of={folder}/large bs=1M count=256"], check=True, stderr=subprocess.DEVNULL)
+
+
+def type_lines():
+    """Lines that are typed at a shell."""
+    lines = b":\n" * 2000 + b"exit\n"
+    command = ["script", "-qec", "bash --norc -i", "/dev/null"]
+    subprocess.run(command, check=True, input=lines, stdout=subprocess.DEVNULL)
 
 
 @contextmanager
@@ -280,6 +335,7 @@ def counts(cluster, *names):
 
 
 TIMES = 20_000
+SYSTEM_CALL = "__x64_sys_" if os.uname().machine == "x86_64" else "__arm64_sys_"
 NOWHERE = 4096
 PROFILE = metric(14, 0)
 
@@ -287,10 +343,15 @@ PROFILE = metric(14, 0)
 OPTIONS = {
     "cgroup_net": [("packets", None)],
     "offcpu": [("stacks", metric(2001, 0))],
+    "softirqs": [("wait", None)],
     "tcpconnect": [("accept", None)],
 }
-# Programs of libbpf-tools that do the same at a hook, with their options.
-TOOLS = {"offcpu": ("sched_switch", ["offcputime", "3600"])}
+# Programs of libbpf-tools that do the same at these hooks, with their options.
+TOOLS = {
+    "hardirqs": (["irq_handler_entry", "irq_handler_exit"], ["hardirqs", "-d", "3600"]),
+    "offcpu": (["sched_switch"], ["offcputime", "3600"]),
+    "softirqs": (["softirq_entry", "softirq_exit"], ["softirqs", "-d", "3600"]),
+}
 
 # Functions of this process, which the agent takes for those of the kernel where it cannot attach to that or has none.
 CALLS = {
@@ -306,7 +367,12 @@ CALLS = {
     ),
     "klockstat": Calls("mutex_lock", "mutex_unlock", counts=[metric(31, 1), metric(31, 5)]),
     "kprobe_hits": Calls("vfs_open", counts=[metric(103, 0)]),
+    "mountsnoop": Calls(
+        *(SYSTEM_CALL + name for name in ("mount", "umount", "fsopen", "fsconfig", "fsmount", "move_mount", "open_tree", "pivot_root")),
+        counts=[metric(2013, 0)],
+    ),
     "nfsdist": counts(426, "nfs_file_open", "nfs_file_read", "nfs_file_write", "nfs_file_fsync"),
+    "statsnoop": Calls("vfs_statx", "user_statfs", counts=[metric(2012, 0)]),
     "tty": Calls("tty_read", "tty_write", pointer=terminal, counts=[metric(486, 0), metric(486, 2)]),
     "vfsstat": Calls(
         *("vfs_read", "vfs_write", "vfs_open", "vfs_fsync_range", "__x64_sys_fsync", "__x64_sys_fdatasync"),
@@ -318,6 +384,7 @@ CALLS = {
 
 # Events in user code and samples: what begins them once the agent runs.
 BEGINNINGS = {
+    "bashreadline": lambda _agent, _folder: nullcontext(type_lines),
     "profile": sampling,
     "ucalls": java,
     "uprobe_hits": lambda _agent, folder: nullcontext(partial(allocate, folder)),
@@ -335,25 +402,32 @@ WORKLOADS = {
     "cgroup_disk": read_disk,
     "cgroup_net": converse,
     "cgroup_runq": switch,
+    "dns": ask,
     "execsnoop": spawn,
     "exectop": spawn,
     "exitsnoop": spawn,
     "ext4dist": files,
+    "hardirqs": read_disk,
     "klockstat": contend,
     "kprobe_hits": files,
+    "kvm": leave,
     "logins": spawn,
+    "netdrops": overflow,
     "netproc": converse_and_spawn,
     "oomkill": exhaust,
     "offcpu": switch,
     "oncpu": switch,
     "opensnoop": files,
     "runqlat": switch,
+    "softirqs": converse,
+    "stalls": reclaim,
     "syscount": call,
     "sysfork": spawn,
     "tcpconnect": connect,
     "tcplife": connect,
     "tcpperpid": converse,
     "tcpretrans": knock,
+    "tcprtt": connect,
     "tcptop": converse,
     "tracepoint_hits": spawn,
 }

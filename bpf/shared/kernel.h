@@ -327,6 +327,7 @@ struct task_struct {
 	int exit_code;
 	unsigned int flags;
 	void *stack;
+	struct nsproxy *nsproxy;
 	struct files_struct *files;
 	unsigned int in_iowait : 1;
 };
@@ -384,12 +385,44 @@ struct inet_connection_sock {
 	__u8 icsk_pending;
 };
 
+struct minmax {
+	struct {
+		__u32 v;
+	} s[3];
+};
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	__u32 srtt_us; /* in eighths */
+	struct minmax rtt_min;
+	__u32 total_retrans;
 	__u32 rcv_nxt;
 	__u32 copied_seq;
 	__u64 bytes_received;
 	__u64 bytes_acked;
+};
+
+/* name spaces */
+struct ns_common {
+	unsigned int inum;
+};
+
+struct mnt_namespace {
+	struct ns_common ns;
+};
+
+struct nsproxy {
+	struct mnt_namespace *mnt_ns;
+};
+
+/* a name that the kernel has copied from a process */
+struct filename {
+	const char *name;
+};
+
+/* include/linux/interrupt.h */
+struct irqaction {
+	const char *name;
 };
 
 /* exec: interp is another string than filename where an interpreter runs the file */
@@ -459,4 +492,9 @@ struct sk_buff;
 /* include/uapi/linux/bpf.h: the context of a packet, the same on all kernels */
 struct __sk_buff {
 	__u32 len; /* from the header of IP on */
+	__u32 others[3];
+	__u32 protocol;
+	__u32 more[14];
+	__u32 data; /* where the header of IP is, and where the part ends that is in one piece */
+	__u32 data_end;
 };

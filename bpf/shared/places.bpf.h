@@ -29,6 +29,15 @@ static __always_inline __u32 place_index(void *owners, __u32 mask, __u64 id)
 	return owner ? place + 1 : 0;
 }
 
+/* A hash of the first 15 bytes of a string of the kernel, for owners that have a name (src/modules/shared/places.rs has the same). */
+static __always_inline __u32 name_hash(const char *name)
+{
+	__u64 words[2] = {};
+
+	bpf_probe_read_kernel_str(words, sizeof(words), name);
+	return ((words[0] * 0x9e3779b97f4a7c15ULL) ^ (words[1] * 0xc2b2ae3d27d4eb4fULL)) >> 32;
+}
+
 /* The row of an index for this CPU, one of 1 << shift that share it; it begins with whether it is in use, which `marks` is told once. */
 static __always_inline void *place_row(void *rows, void *marks, __u32 mask, __u32 shift, __u32 index)
 {

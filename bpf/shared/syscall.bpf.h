@@ -14,6 +14,25 @@
 #define NR_compat_creat 8
 #define NR_compat_execve 11
 
+enum bpf_func_id___regs {
+	BPF_FUNC_task_pt_regs___regs = 175,
+};
+
+/* Whether the registers of the current task are to be had typed: 5.15 and later. */
+#define HAS_TASK_REGS bpf_core_enum_value_exists(enum bpf_func_id___regs, BPF_FUNC_task_pt_regs___regs)
+#define STACK_SIZE 16384 /* THREAD_SIZE, of x86-64 and of arm64 with pages of 4 KB */
+
+/* The registers with which the current task entered the kernel, for probe reads. */
+static __always_inline struct pt_regs *current_regs(void)
+{
+	struct task_struct *task;
+
+	if (HAS_TASK_REGS)
+		return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	task = (void *)bpf_get_current_task();
+	return (void *)(BPF_CORE_READ(task, stack) + STACK_SIZE - bpf_core_type_size(struct pt_regs));
+}
+
 #if defined(__TARGET_ARCH_x86)
 #define NR_open 2
 #define NR_rt_sigreturn 15
@@ -49,10 +68,12 @@ static __always_inline __s64 syscall_number(const bool raw, struct pt_regs *regs
 	return (__s64)GET(regs, orig_ax);
 }
 
-/* The first three arguments, as they still are when the call returns. */
+/* The arguments, as they still are when the call returns. */
 #define SYSCALL_ARG0(regs, compat) ((compat) ? GET(regs, bx) : GET(regs, di))
 #define SYSCALL_ARG1(regs, compat) ((compat) ? GET(regs, cx) : GET(regs, si))
 #define SYSCALL_ARG2(regs, compat) GET(regs, dx)
+#define SYSCALL_ARG3(regs) GET(regs, r10) /* of calls of 64 bits, like the next */
+#define SYSCALL_ARG4(regs) GET(regs, r8)
 
 #elif defined(__TARGET_ARCH_arm64)
 #define NR_open NO_CALL
@@ -80,4 +101,6 @@ static __always_inline __s64 syscall_number(const bool raw, struct pt_regs *regs
 #define SYSCALL_ARG0(regs, compat) GET(regs, orig_x0)
 #define SYSCALL_ARG1(regs, compat) GET(regs, user_regs.regs[1])
 #define SYSCALL_ARG2(regs, compat) GET(regs, user_regs.regs[2])
+#define SYSCALL_ARG3(regs) GET(regs, user_regs.regs[3])
+#define SYSCALL_ARG4(regs) GET(regs, user_regs.regs[4])
 #endif

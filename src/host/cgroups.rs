@@ -310,6 +310,11 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Returns the name of the virtual machine that a process runs, from qemu's `-name guest=`.
+pub fn guest_of(pid: u32) -> Option<String> {
+    guest_name(&arguments(pid)?)
+}
+
 /// Returns NAME of `-name guest=NAME,...` or `-name NAME`, in a command line of NUL-terminated arguments; a comma in it
 /// is doubled.
 fn guest_name(cmdline: &[u8]) -> Option<String> {

@@ -53,9 +53,14 @@ pub fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Returns the time of the monotonic clock, which is that of the programs.
+pub fn monotonic() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+}
+
 /// Converts a time of the monotonic clock, in nanoseconds, to milliseconds since 1970.
 pub fn since_1970(monotonic: u64) -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+    let now = self::monotonic();
     let ago = now.saturating_sub(Duration::from_nanos(monotonic));
     let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     today.saturating_sub(ago).as_millis() as u64

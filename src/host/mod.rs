@@ -24,7 +24,7 @@ mod usdt;
 
 pub use accounts::{Account, Group, SOURCE_OF_ACCOUNTS};
 pub use audit::latest_session;
-pub use cgroups::{series_name, walk_below, Cgroup, Cgroups, Controller, NoCgroups};
+pub use cgroups::{guest_of, series_name, walk_below, Cgroup, Cgroups, Controller, NoCgroups};
 pub use cpu_counters::{Counts, CpuCounters};
 pub use elf::{Code, Elf};
 pub use error::HostError;
@@ -32,7 +32,7 @@ pub use executables::{mapped, Mapped, ProbeFile, ProbeFiles};
 pub use identity::ProcessIdentity;
 pub use kallsyms::{each_kernel_symbol, NamesByAddress};
 pub use libraries::{library, program_or_library};
-pub use machine::{cpus, file_systems, host, online_cpus, page_size, seconds_since_1970, since_1970};
+pub use machine::{cpus, file_systems, host, monotonic, online_cpus, page_size, seconds_since_1970, since_1970};
 pub use per_cpu::per_cpu_distance;
 pub use process_symbols::Symbol;
 pub use processes::{

@@ -1,7 +1,7 @@
 //! Places of the kernel's variables by CPU, from its types (Documentation/bpf/btf.rst). A kernel without CONFIG_KALLSYMS_ALL has no
 //! addresses for them, but in the memory of each CPU they lie at the same distance from one another.
 
-use super::btf_encoding::{body, kind, word, KERNEL_TYPES};
+use super::btf_encoding::{encoded_types, kind, word, KERNEL_TYPES};
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -11,34 +11,22 @@ pub fn per_cpu_distance(from: &str, to: &str) -> Option<u64> {
 }
 
 fn distance(types: &[u8], from: &str, to: &str) -> Option<u64> {
-    let word = |at: usize| word(types, at);
-    let [header, at, length, names] = [word(4)?, word(8)?, word(12)?, word(16)?].map(|word| word as usize);
-    let is = |name: u32, wanted: &str| {
-        let text = types.get(header + names + name as usize..).unwrap_or_default();
-        text.strip_prefix(wanted.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
-    };
-    let (mut place, end, mut id) = (header + at, header + at + length, 0u32);
     let (mut variables, mut places) = ([None; 2], BTreeMap::new());
-    while place < end {
-        id += 1;
-        let (name, info) = (word(place)?, word(place + 4)?);
-        let (kind, count) = (info >> 24 & 31, (info & 0xffff) as usize);
-        place += 12;
-        match kind {
+    for (id, of) in (1u32..).zip(encoded_types(types)?) {
+        match of.kind {
             kind::VAR => {
-                if let Some(which) = [from, to].iter().position(|wanted| is(name, wanted)) {
+                if let Some(which) = [from, to].iter().position(|wanted| of.name() == wanted.as_bytes()) {
                     variables[which] = Some(id);
                 }
             }
             // The section of all variables by CPU, the only one there is. It may come before them.
             kind::DATASEC => {
-                for variable in (0..count).map(|nth| place + 12 * nth) {
-                    places.insert(word(variable)?, word(variable + 4)?);
+                for variable in of.body.chunks_exact(12) {
+                    places.insert(word(variable, 0)?, word(variable, 4)?);
                 }
             }
             _ => {}
         }
-        place += body(info)?;
     }
     let place = |variable: Option<u32>| Some(u64::from(*places.get(&variable?)?));
     Some(place(variables[1])?.wrapping_sub(place(variables[0])?))

@@ -3,7 +3,7 @@
 use super::shared::cgroups::BY_PATH;
 use super::shared::groups::tell;
 use super::shared::places::{ByPlace, PlacedHistograms};
-use super::shared::tcp::{SOCKETS, TRAFFIC};
+use super::shared::tcp::{PACKETS, SOCKETS, TRAFFIC};
 use crate::bpf::types::{self, cgn_row, mark, place_owner, sock_read};
 use crate::host::{Cgroups, Controller, NoCgroups};
 use crate::kit::*;
@@ -38,13 +38,6 @@ options! {
     /// Count packets, too, with their headers, retransmissions and acknowledgements. A packet costs 70 ns.
     packets: bool = false;
 }
-
-/// Packets of sockets, by programs at the root of v2: each one runs for the sockets of all cgroups.
-static PACKETS: Hook = Hook {
-    name: "packets",
-    tiers: &[Tier { kind: "cgroup_skb", programs: &["skb__ingress", "skb__egress"] }],
-    needs: "cgroup v2 and a kernel with CONFIG_CGROUP_BPF",
-};
 
 /// Send calls and receive calls, in the order of `enum net_cell`; none of them is counted twice.
 const CALLS: [crate::bpf::Field<cgn_row, u64>; 4] =
@@ -118,6 +111,7 @@ impl Module for CgroupNet {
         constants.sock_read_mask = SOCKETS as u32 - 1;
         plan.attach(&TRAFFIC);
         if self.options.packets {
+            constants.cgn_packets = true;
             plan.attach(&PACKETS);
         }
         plan.entries(READS.name, SOCKETS);

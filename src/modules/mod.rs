@@ -2,6 +2,7 @@
 
 use crate::kit::Spec;
 
+mod bashreadline;
 pub mod biolatency;
 mod bioperpid;
 mod biotop;
@@ -10,16 +11,22 @@ mod cachestat;
 mod cgroup_disk;
 mod cgroup_net;
 mod cgroup_runq;
+mod dns;
 mod execsnoop;
 mod exectop;
 mod exitsnoop;
 mod ext4dist;
 mod fsslower;
+mod hardirqs;
 mod klockstat;
 mod kprobe_hits;
+mod kvm;
 mod llcstat;
 mod logins;
+mod mountsnoop;
+mod netdrops;
 mod netproc;
+mod nfs;
 mod nfsdist;
 mod offcpu;
 mod oncpu;
@@ -28,12 +35,16 @@ mod opensnoop;
 mod profile;
 mod runqlat;
 pub(crate) mod shared;
+mod softirqs;
+mod stalls;
+mod statsnoop;
 mod syscount;
 mod sysfork;
 mod tcpconnect;
 mod tcplife;
 mod tcpperpid;
 mod tcpretrans;
+mod tcprtt;
 mod tcptop;
 mod tracepoint_hits;
 mod tty;
@@ -93,6 +104,17 @@ pub const MODULES: &[&Spec] = &[
     &nfsdist::SPEC,
     &fsslower::SPEC,
     &tty::SPEC,
+    &softirqs::SPEC,
+    &hardirqs::SPEC,
+    &stalls::SPEC,
+    &tcprtt::SPEC,
+    &netdrops::SPEC,
+    &dns::SPEC,
+    &kvm::SPEC,
+    &nfs::SPEC,
+    &statsnoop::SPEC,
+    &mountsnoop::SPEC,
+    &bashreadline::SPEC,
 ];
 
 /// Returns the module that `module = PATH` or `[NAME]` names.

@@ -281,7 +281,7 @@ impl Module for Tcpconnect {
             (constants.conn_net_mask, constants.conn_net_shift) = (size.mask, size.shift);
             constants.conn_net_shared = size.shift > 0;
             tell(size.shift, "a network", "10 ns more per connection");
-            set_networks(&self.options.networks, constants);
+            set_networks(&self.options.networks, &mut constants.conn_networks);
         }
         if let Some(accepts) = &self.accepts {
             let Some(size) = accepts.plan(LISTENERS_MOST, host, plan) else { return };

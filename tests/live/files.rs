@@ -106,6 +106,10 @@ pub const OVERLAY: FileSystem = FileSystem {
 };
 
 impl FileSystem {
+    pub const fn of_size(self, size: u64) -> FileSystem {
+        FileSystem { size, ..self }
+    }
+
     /// Mounts it while `act` runs. Prints that the test was skipped if it cannot be made.
     pub fn mounted(&self, act: impl FnOnce(&Path)) {
         let image = tempfile::NamedTempFile::new().unwrap();

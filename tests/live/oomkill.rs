@@ -9,14 +9,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A cgroup whose processes may have 32 MB: of v2, or of v1 where that has the controller.
-struct Limited {
-    directory: PathBuf,
+pub struct Limited {
+    pub directory: PathBuf,
     /// The file with its count of kills, and the word before the count.
     kills: (PathBuf, &'static str),
 }
 
 impl Limited {
-    fn make(unified: &Path) -> Option<Limited> {
+    pub fn make(unified: &Path) -> Option<Limited> {
         let name = format!("corebcc-{}-oom", std::process::id());
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let (mount, limits, kills) = match v1.join("cgroup.procs").exists() {

@@ -87,6 +87,8 @@ fn each_rule_is_true_for_what_it_names_and_silent_before() {
         "cgroup_disk",
         "cgroup_runq",
         "tcpretrans",
+        "netdrops",
+        "dns",
         "logins",
         "ext4dist",
         "zfsdist",
@@ -123,13 +125,16 @@ fn each_rule_is_true_for_what_it_names_and_silent_before() {
             ("exec_storm", "threshold", "10"),
             ("events_lost", "threshold", "1"),
             ("tcp_retransmits", "threshold", "0"),
+            ("udp_drops", "threshold", "0"),
+            ("dns_timeouts", "threshold", "0"),
         ],
     );
+    let mut full_port = String::new();
     let said = fired(&pmcd, || {
         let reads = [read(&slow, 4), read(&fast, 4)];
         let agent = Pid::from_raw(pmcd.agent());
         let mut unanswered = Script::python(UNANSWERED);
-        unanswered.line();
+        full_port = unanswered.line();
         kill(agent, Signal::SIGSTOP).unwrap();
         execute();
         kill(agent, Signal::SIGCONT).unwrap();
@@ -150,6 +155,7 @@ fn each_rule_is_true_for_what_it_names_and_silent_before() {
     }
     assert!(of("events_lost").contains("[execsnoop::"), "{said:?}");
     assert!(says_it_of(of("login"), "root"), "{said:?}");
+    assert!(of("udp_drops").contains(&format!("port {full_port} ")), "{said:?}");
     let down = of("module_down");
     assert!(says_it_of(down, "zfsdist"), "{said:?}");
     let again = fired(&pmcd, || {
@@ -168,20 +174,31 @@ fn each_rule_is_true_for_what_it_names_and_silent_before() {
         ("cgroup_disk", "cgroup_disk_read_latency"),
         ("cgroup_disk", "cgroup_disk_write_latency"),
         ("cgroup_runq", "cgroup_runq_latency"),
+        ("dns", "dns_timeouts"),
     ];
     unseen.extend(of_modules.iter().filter(|(module, _)| says_it_of(down, module)).map(|(_, rule)| rule));
     let seen = |rule: &String| said.contains_key(rule) || again.contains_key(rule);
     assert_eq!(names().into_iter().filter(|rule| seen(rule) == unseen.contains(&&**rule)).collect::<Vec<_>>(), [""; 0]);
 }
 
-/// Connections to a queue that is full, whose segments are sent again after a second.
+/// Connections to a queue that is full, whose segments are sent again after a second, questions to a name server that is not there, and
+/// datagrams to a socket that nobody reads, whose port it says.
 pub const UNANSWERED: &str = "
 server = socket.create_server(('127.0.0.1', 0), backlog=0)
 clients = [socket.socket() for _ in range(20)]
 for client in clients:
  client.setblocking(False)
  client.connect_ex(server.getsockname())
-step('ready')
+resolver, full, sender = (socket.socket(type=socket.SOCK_DGRAM) for _ in range(3))
+for number in range(20): resolver.sendto(struct.pack('!HHHHHH', number, 256, 1, 0, 0, 0) + bytes(5), ('127.0.0.99', 53))
+full.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+full.bind(('127.0.0.1', 0))
+def flood():
+ while True:
+  sender.sendto(bytes(100), full.getsockname())
+  time.sleep(0.01)
+threading.Thread(target=flood, daemon=True).start()
+step(full.getsockname()[1])
 ";
 
 /// Writes to a disk 200 times in two seconds.

@@ -19,7 +19,7 @@ pub struct Recorder {
 }
 
 /// An event: its name, its own text, and the current thread.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Event {
     pub thread: u32,
     pub name: String,
@@ -134,6 +134,44 @@ impl Event {
         let (_, rest) = line[cpu..].split_once(": ")?;
         let (name, text) = rest.split_once(':')?;
         Some(Event { thread, name: name.into(), text: text.trim_start().into() })
+    }
+}
+
+/// A recording by ftrace with marks where a module's counts were read, twice.
+pub struct Readings(Recorder);
+
+impl Readings {
+    /// Records these events from now on. `None` if the kernel has no tracefs.
+    pub fn record(events: &[&str]) -> Option<Readings> {
+        without_bpf();
+        Recorder::start(events).map(Readings)
+    }
+
+    /// Reads a module's counts, and marks the reading in the recording.
+    pub fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
+        self.0.write("trace_marker", "reading");
+        let value = read();
+        self.0.write("trace_marker", "read");
+        value
+    }
+
+    /// Ends the recording; returns the events that BPF programs saw: those between the two readings, and those from before the first one to
+    /// after the second.
+    pub fn end(self) -> [Vec<Event>; 2] {
+        let (mut between, mut around, mut marks) = (Vec::new(), Vec::new(), 0);
+        for event in self.0.end() {
+            if event.name == "tracing_mark_write" {
+                marks += 1;
+            } else if without_bpf().contains(&event.thread) {
+                continue;
+            } else if marks == 2 {
+                between.push(event.clone());
+                around.push(event);
+            } else if marks == 1 || marks == 3 {
+                around.push(event);
+            }
+        }
+        [between, around]
     }
 }
 

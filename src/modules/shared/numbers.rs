@@ -13,14 +13,14 @@ const IPV4: u64 = 1 << 40;
 /// Number of the network of IPv6 whose prefix is 0 (`NETWORK_ZERO`).
 const ZERO: u64 = 1 << 41;
 
-/// Tells the programs how to find the network of an address.
-pub fn set_networks(networks: &Networks, constants: &mut types::rodata) {
-    constants.network_prefixes = networks.masks();
+/// Tells the programs of a module how to find the network of an address.
+pub fn set_networks(networks: &Networks, constant: &mut types::networks) {
+    constant.prefixes = networks.masks();
     let Networks::List(list) = networks else { return };
-    constants.networks_all = list.len() as u32;
-    constants.networks_ipv4 = list.iter().filter(|network| network.address.is_ipv4()).count() as u32;
+    constant.all = list.len() as u32;
+    constant.ipv4 = list.iter().filter(|network| network.address.is_ipv4()).count() as u32;
     for (at, network) in list.iter().enumerate() {
-        (constants.network_bits[at], constants.network_masks[at]) = network.prefix();
+        (constant.bits[at], constant.masks[at]) = network.prefix();
     }
 }
 
@@ -28,6 +28,8 @@ pub fn set_networks(networks: &Networks, constants: &mut types::rodata) {
 pub enum Numbers {
     /// Networks, by how they are told apart.
     Networks(Networks),
+    /// Addresses of IPv4, and the networks of 64 bits that addresses of IPv6 are in.
+    Servers,
     /// Ports.
     Ports,
     /// Users: ids, and one.
@@ -44,6 +46,10 @@ impl Numbers {
         match self {
             Numbers::Networks(Networks::List(list)) => {
                 Some(list.get(usize::try_from(id).ok()?.checked_sub(1)?)?.to_string())
+            }
+            Numbers::Servers => {
+                let name = Numbers::Networks(Networks::Bits(32, 64)).name(id)?;
+                Some(name.strip_suffix("/32").map_or(name.clone(), str::to_owned))
             }
             Numbers::Networks(Networks::Bits(four, six)) => {
                 let (address, bits): (IpAddr, u32) = match id {
@@ -82,6 +88,7 @@ impl Names for Numbers {
     fn labels(&self, _id: u64, name: &[u8]) -> SeriesLabels {
         let label = match self {
             Numbers::Networks(_) => "network",
+            Numbers::Servers => "server",
             Numbers::Ports => "port",
             Numbers::Users => "user",
         };
@@ -108,10 +115,12 @@ mod tests {
         let list = Networks::List(vec![network("10.0.0.0", 8), network("2001:db8::", 32)]);
         let (found, left) = named(&Numbers::Networks(list.clone()), &[1, 2, 3]);
         assert_eq!((found.join(" "), left), ("10.0.0.0/8 2001:db8::/32".into(), 1));
-        let mut constants = crate::bpf::constants();
-        set_networks(&list, &mut constants);
-        assert_eq!((constants.networks_ipv4, constants.networks_all), (1, 2));
-        assert_eq!(constants.network_bits[..2], [0x0a00_0000, 0x2001_0db8_0000_0000]);
+        let mut constant = crate::bpf::constants().conn_networks;
+        set_networks(&list, &mut constant);
+        assert_eq!((constant.ipv4, constant.all), (1, 2));
+        assert_eq!(constant.bits[..2], [0x0a00_0000, 0x2001_0db8_0000_0000]);
+        let (found, _) = named(&Numbers::Servers, &[IPV4 | 0x0a58_0001, 0x2001_0db8_0001_0000]);
+        assert_eq!(found.join(" "), "10.88.0.1 2001:db8:1::/64");
         assert_eq!(named(&Numbers::Ports, &[443]).0, ["443"]);
         assert_eq!(named(&Numbers::Users, &[1, 4_000_000_000]).0.join(" "), "3999999999 root");
     }

@@ -78,6 +78,19 @@ pub trait Names {
     fn labels(&self, id: u64, name: &[u8]) -> SeriesLabels;
 }
 
+/// Returns the hash of a name in the programs (`name_hash`).
+pub fn name_hash(name: &[u8]) -> u32 {
+    /// Bytes that a program reads, the last of which is 0.
+    const READ: usize = 16;
+    let mut words = [0; READ];
+    let read = name.len().min(READ - 1);
+    words[..read].copy_from_slice(&name[..read]);
+    let number = u128::from_le_bytes(words);
+    let hash = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ ((number >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+    (hash >> 32) as u32
+}
+
 /// Histograms of owners with their windows.
 pub struct PlacedHistograms<R: 'static> {
     of: &'static ByPlace<R>,

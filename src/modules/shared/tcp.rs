@@ -30,6 +30,13 @@ pub static TRAFFIC: Hook = Hook {
         "the tracepoints sock_send_length and sock_recv_length (kernel 6.3), or fexit, or kprobes, on a kernel with BTF",
 };
 
+/// The hook for packets of sockets, by programs at the root of v2: each one runs for the sockets of all cgroups.
+pub static PACKETS: Hook = Hook {
+    name: "packets",
+    tiers: &[Tier { kind: "cgroup_skb", programs: &["skb__ingress", "skb__egress"] }],
+    needs: "cgroup v2 and a kernel with CONFIG_CGROUP_BPF",
+};
+
 /// Number of sockets, a power of two, for whose reads a module has places at a time on kernels with kprobes only.
 pub const SOCKETS: usize = 1024;
 
