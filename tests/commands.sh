@@ -42,6 +42,7 @@ echo '\''some_inst (bcc.disk.dev.read.total.p99 > 20 millisec) -> print " %i: p9
 echo '\''some_inst match_inst "^vda\$" (bcc.disk.dev.read.total.p99 > 20 millisec) -> print " %i: reads of one disk %v s";'\'' | pmie -t 2	nothing
 echo '\''some_inst (bcc.proc.offcpu.lock.time > 0.5) -> print " %i waits for locks: %v s/s";'\'' | pmie -t 2	nothing
 echo '\''bcc.net.tcp.connects.refused.count > 10 -> print "%v connections refused each second";'\'' | pmie -t 2	nothing
+echo '\''bcc.net.dns.timeouts.count > 1 -> print "%v questions without an answer each second";'\'' | pmie -t 2	nothing
 echo '\''bcc.proc.logins.all.count > 0 -> print "somebody logs in";'\'' | pmie -t 2	nothing
 echo '\''some_inst match_inst "^root\$" (bcc.proc.logins.tty.count > 0) -> print " %i has a new shell";'\'' | pmie -t 2	nothing
 echo '\''some_inst bcc.agent.lost.events > 0 -> print " %v events/s lost: %i";'\'' | pmie -t 2	nothing
@@ -214,7 +215,7 @@ done < <(samples README.md | cut -f 1,2 | sort -u)
 
 # The texts speak of modules besides the default ones, of counted runs, and of modules that fail: two, without their lists of probes.
 config=$PCP_SYSCONF_DIR/corebcc/corebcc.conf
-sed -i 's/^modules = .*/modules = biolatency,runqlat,netproc,profile,offcpu,logins,tcpconnect,tracepoint_hits,usdt_hits/; s/^#stacks = .*/stacks = True/; s/^bpf_stats = .*/bpf_stats = True\nload_later = True/' "$config"
+sed -i 's/^modules = .*/modules = biolatency,runqlat,netproc,profile,offcpu,logins,tcpconnect,dns,tracepoint_hits,usdt_hits/; s/^#stacks = .*/stacks = True/; s/^bpf_stats = .*/bpf_stats = True\nload_later = True/' "$config"
 run "(configured)" "cd $PCP_PMDAS_DIR/corebcc && ./Install"
 grep -qF "[tracepoint_hits] has no option \`tracepoints\`" "$scratch/out" || fail "Install does not show what is wrong with the configuration"
 

@@ -44,15 +44,15 @@ mod rows {
             .set(LAT, event.ns)
             .set(MNT_NS, event.mnt_ns);
         let Some(call) = CALLS.get(event.call as usize) else { return };
-        let said = Said::of(call, event);
+        let texts = Texts::of(call, event);
         row.text(OP, call.name.to_uppercase().as_bytes())
-            .text(SOURCE, said.source.as_bytes())
-            .text(TARGET, said.target.as_bytes())
-            .text(FS, said.fs.as_bytes())
-            .text(FLAGS, said.flags.as_bytes())
-            .text(DATA, said.data.as_bytes())
-            .text(RET, said.ret.as_bytes())
-            .text(CALL, said.line(call).as_bytes());
+            .text(SOURCE, texts.source.as_bytes())
+            .text(TARGET, texts.target.as_bytes())
+            .text(FS, texts.fs.as_bytes())
+            .text(FLAGS, texts.flags.as_bytes())
+            .text(DATA, texts.data.as_bytes())
+            .text(RET, texts.ret.as_bytes())
+            .text(CALL, texts.line(call).as_bytes());
     }
 }
 
@@ -93,8 +93,8 @@ options! {
 /// A call.
 struct Call {
     name: &'static str,
-    /// Its arguments as `Said` has them, in order.
-    arguments: &'static [fn(&Said) -> String],
+    /// Its arguments as `Texts` has them, in order.
+    arguments: &'static [fn(&Texts) -> String],
     flags: &'static [(u64, &'static str)],
 }
 
@@ -102,16 +102,20 @@ struct Call {
 const CALLS: [Call; 8] = [
     Call {
         name: "mount",
-        arguments: &[Said::quoted_source, Said::quoted_target, Said::quoted_fs, Said::flags, Said::quoted_data],
+        arguments: &[Texts::quoted_source, Texts::quoted_target, Texts::quoted_fs, Texts::flags, Texts::quoted_data],
         flags: MOUNT_FLAGS,
     },
-    Call { name: "umount", arguments: &[Said::quoted_target, Said::flags], flags: UMOUNT_FLAGS },
-    Call { name: "fsopen", arguments: &[Said::quoted_fs, Said::flags], flags: &[(1, "FSOPEN_CLOEXEC")] },
-    Call { name: "fsconfig", arguments: &[Said::flags, Said::quoted_data], flags: &[] },
-    Call { name: "fsmount", arguments: &[Said::flags], flags: ATTRIBUTES },
-    Call { name: "move_mount", arguments: &[Said::quoted_source, Said::quoted_target, Said::flags], flags: MOVE_FLAGS },
-    Call { name: "open_tree", arguments: &[Said::quoted_source, Said::flags], flags: OPEN_TREE_FLAGS },
-    Call { name: "pivot_root", arguments: &[Said::quoted_source, Said::quoted_target], flags: &[] },
+    Call { name: "umount", arguments: &[Texts::quoted_target, Texts::flags], flags: UMOUNT_FLAGS },
+    Call { name: "fsopen", arguments: &[Texts::quoted_fs, Texts::flags], flags: &[(1, "FSOPEN_CLOEXEC")] },
+    Call { name: "fsconfig", arguments: &[Texts::flags, Texts::quoted_data], flags: &[] },
+    Call { name: "fsmount", arguments: &[Texts::flags], flags: ATTRIBUTES },
+    Call {
+        name: "move_mount",
+        arguments: &[Texts::quoted_source, Texts::quoted_target, Texts::flags],
+        flags: MOVE_FLAGS,
+    },
+    Call { name: "open_tree", arguments: &[Texts::quoted_source, Texts::flags], flags: OPEN_TREE_FLAGS },
+    Call { name: "pivot_root", arguments: &[Texts::quoted_source, Texts::quoted_target], flags: &[] },
 ];
 /// The number of fsconfig in `CALLS`, whose flags are a command, whose source is a key and whose data is its value.
 const FSCONFIG: u32 = 3;
@@ -192,7 +196,7 @@ const SECRET: [&str; 6] = ["pass", "cred", "secret", "key", "token", "pwd"];
 
 /// The texts of a row.
 #[derive(Debug, Default)]
-struct Said {
+struct Texts {
     source: String,
     target: String,
     fs: String,
@@ -201,23 +205,23 @@ struct Said {
     ret: String,
 }
 
-impl Said {
-    fn of(call: &Call, event: &mount_event) -> Said {
+impl Texts {
+    fn of(call: &Call, event: &mount_event) -> Texts {
         let text = |bytes: &[u8]| String::from_utf8_lossy(until_nul(bytes)).into_owned();
         let ret = match i32::try_from(event.ret) {
             Ok(error @ -4095..0) => format!("-{:?}", Errno::from_raw(-error)),
             _ => event.ret.to_string(),
         };
         let (source, data) = (text(&event.source), text(&event.data));
-        let said = Said { target: text(&event.target), fs: text(&event.fstype), ret, ..Said::default() };
+        let texts = Texts { target: text(&event.target), fs: text(&event.fstype), ret, ..Texts::default() };
         if event.call == FSCONFIG {
             let command = COMMANDS.get(event.flags as usize);
             let option = if data.is_empty() { source } else { format!("{source}={data}") };
             let flags = command.map_or_else(|| event.flags.to_string(), |name| (*name).into());
-            return Said { flags, data: without_secrets(&option), ..said };
+            return Texts { flags, data: without_secrets(&option), ..texts };
         }
         let flags = if event.flags & 0xffff_0000 == MAGIC { event.flags & 0xffff } else { event.flags };
-        Said { source, flags: names(flags, call.flags), data: without_secrets(&data), ..said }
+        Texts { source, flags: names(flags, call.flags), data: without_secrets(&data), ..texts }
     }
 
     fn quoted_source(&self) -> String {
@@ -359,7 +363,7 @@ mod tests {
 
     fn line(event: &mount_event) -> String {
         let call = &CALLS[event.call as usize];
-        Said::of(call, event).line(call)
+        Texts::of(call, event).line(call)
     }
 
     #[test]
@@ -381,8 +385,8 @@ mod tests {
     #[test]
     fn what_may_be_secret_is_not_shown() {
         let cifs = event(0, 0, 0, ["//server/share", "/mnt", "cifs", "user=joe,Password=p=w,credentials=/root/c,ro"]);
-        assert_eq!(Said::of(&CALLS[0], &cifs).data, "user=joe,Password=***,credentials=***,ro");
-        assert_eq!(Said::of(&CALLS[3], &event(3, 0, 1, ["password", "", "", "hunter2"])).data, "password=***");
+        assert_eq!(Texts::of(&CALLS[0], &cifs).data, "user=joe,Password=***,credentials=***,ro");
+        assert_eq!(Texts::of(&CALLS[3], &event(3, 0, 1, ["password", "", "", "hunter2"])).data, "password=***");
     }
 
     #[test]
