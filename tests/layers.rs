@@ -164,6 +164,7 @@ fn no_room_uses_one_that_the_arrows_do_not_lead_to() {
                     "tracepoint",
                     "function",
                     "function_entry",
+                    "function_return",
                     "file_system",
                     "by_process",
                     "latest",

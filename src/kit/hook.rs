@@ -117,6 +117,24 @@ macro_rules! function_entry {
     };
 }
 
+/// A kernel function's return, with its arguments: by a trampoline, which has them there, else by probes of both ends.
+#[macro_export]
+macro_rules! function_return {
+    ($name:literal, $needs:expr) => {
+        $crate::kit::Hook {
+            name: $name,
+            tiers: &[
+                $crate::kit::Tier { kind: "fexit", programs: &[concat!("fexit__", $name)] },
+                $crate::kit::Tier {
+                    kind: "kretprobe",
+                    programs: &[concat!("kprobe__", $name), concat!("kretprobe__", $name)],
+                },
+            ],
+            needs: $needs,
+        }
+    };
+}
+
 /// Locations in user code, for a module's template (`ON_EACH_CODE`).
 #[macro_export]
 macro_rules! user_code {

@@ -26,6 +26,13 @@ pub struct TableSpec {
 }
 
 impl TableSpec {
+    /// Returns the column of a metric. Panics if the table has none of this name.
+    #[cfg(test)]
+    pub fn column(&self, name: &str) -> usize {
+        let column = self.metrics.iter().position(|metric| metric.name == name);
+        column.unwrap_or_else(|| panic!("no {name} in cluster {}", self.cluster))
+    }
+
     /// Default values.
     pub const NEW: TableSpec = TableSpec {
         summary: "",

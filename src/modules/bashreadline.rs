@@ -1,7 +1,7 @@
 //! Lines that people type at bash: rows of the latest. Kernel side: bpf/bashreadline.bpf.c.
 
 use super::shared::hits::NoTargets;
-use super::shared::latest::{Columns, Latest};
+use super::shared::latest::{Columns, EventCounts, Latest};
 use crate::bpf::types::{self, bash_event, bash_row};
 use crate::host::{library, program_or_library, until_nul, Elf};
 use crate::kit::*;
@@ -43,11 +43,8 @@ mod counts {
 
     pub static TABLE: TableSpec = TableSpec::single("all lines that were typed at bash", 2014, METRICS);
 
-    static SUMS: Sums<bash_row> = Sums { rows: ROWS, cells: &[(ALL, &[bash_row::all])] };
-
-    pub fn read(latest: &Latest<bash_event>, kernel: &dyn Kernel, table: &mut Table) {
-        SUMS.row(kernel, table).set(LOST, latest.lost(kernel));
-    }
+    pub static ALL_EVENTS: EventCounts<bash_row> =
+        EventCounts { table: &TABLE, sums: Sums { rows: ROWS, cells: &[(ALL, &[bash_row::all])] }, lost: LOST };
 }
 
 latest! {
@@ -122,11 +119,15 @@ impl Module for Bashreadline {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put)
-            .quick(&counts::TABLE, |module, kernel, table| counts::read(&module.latest, kernel, table))
-            .tick(|module, kernel| module.latest.take(kernel))
-            .losses(|module, kernel, each| module.latest.losses(kernel, each))
-            .started()
+        Latest::add_tables(
+            Running::of(*self),
+            &rows::TABLE,
+            &counts::ALL_EVENTS,
+            |module| &mut module.latest,
+            rows::put,
+        )
+        .losses(|module, kernel, each| module.latest.losses(kernel, each))
+        .started()
     }
 }
 

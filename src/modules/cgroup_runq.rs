@@ -78,13 +78,7 @@ impl Module for CgroupRunq {
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
-        Running::of(*self)
-            .histograms(
-                TABLES,
-                prometheus,
-                |module, kernel, table| module.cgroups.fill(kernel, table),
-                |module, kernel, table| module.cgroups.fill_buckets(kernel, table),
-            )
+        PlacedHistograms::add_tables(Running::of(*self), TABLES, prometheus, |module| Some(&mut module.cgroups))
             .tick(|module, kernel| module.cgroups.tick(kernel))
             .losses(Self::losses)
             .started()

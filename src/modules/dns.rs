@@ -7,7 +7,7 @@ use crate::bpf::types::{self, dns_owner, dns_row, dns_waiting, mark, place_owner
 use crate::host::{comm, exists, monotonic, Cgroups, Controller};
 use crate::kit::*;
 use crate::{maps, options};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 mod answers {
@@ -175,19 +175,12 @@ const PLACES: usize = 1024;
 struct Processes;
 
 impl Names for Processes {
-    fn find(&self, ids: &mut HashSet<u64>, found: &mut dyn FnMut(u64, Vec<u8>)) {
-        ids.retain(|&id| {
-            let name = comm(id as u32);
-            name.map(|name| found(id, [format!("{id}::").as_bytes(), &name].concat())).is_none()
-        });
+    fn name(&self, id: u64) -> Option<Vec<u8>> {
+        Some([format!("{id}::").as_bytes(), &comm(id as u32)?].concat())
     }
 
     fn is_there(&self, id: u64, _name: &[u8]) -> bool {
         exists(id as u32)
-    }
-
-    fn series(&self, _id: u64, name: &[u8]) -> Vec<u8> {
-        name.into()
     }
 
     fn labels(&self, id: u64, name: &[u8]) -> SeriesLabels {
@@ -221,8 +214,11 @@ impl Dns {
         for (place, set) in kernel.rows(WAITS).iter().enumerate() {
             for way in 0..WAYS {
                 let key = set.get(dns_waiting::keys.nth(way));
+                if key == 0 {
+                    continue;
+                }
                 let since = set.get(dns_waiting::since.nth(way));
-                if key == 0 || Duration::from_nanos(since) + PATIENCE >= now {
+                if Duration::from_nanos(since) + PATIENCE >= now {
                     continue;
                 }
                 // One that is being written has the time of an earlier one for a moment.

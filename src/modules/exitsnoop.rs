@@ -2,7 +2,7 @@
 
 use super::shared::by_process::EXIT;
 use super::shared::cgroups::{counters_by_cgroup, BY_PATH};
-use super::shared::latest::{Columns, Latest};
+use super::shared::latest::{Columns, EventCounts, Latest};
 use super::shared::places::{ByPlace, PlacedHistograms};
 use crate::bpf::types::{self, exit_counted, exit_event, exit_group, exit_row, exit_signal, mark, place_owner};
 use crate::host::until_nul;
@@ -66,21 +66,21 @@ mod counts {
         LOST: u64 = 5 "proc.exits.lost.count" | "bpf.exitsnoop.lost" COUNTER COUNT "processes that ended and got no row, of those that are to have one";
     }
 
-    pub fn read(latest: &Latest<exit_event>, kernel: &dyn Kernel, table: &mut Table) {
-        SUMS.row(kernel, table).set(LOST, latest.lost(kernel));
-    }
-
     pub static TABLE: TableSpec = TableSpec::single("all processes that ended", 404, METRICS);
 
-    static SUMS: Sums<exit_row> = Sums {
-        rows: COUNTS,
-        cells: &[
-            (ALL, &[exit_row::all]),
-            (FAILED, &[exit_row::failed]),
-            (SIGNALLED, &[exit_row::signalled]),
-            (COREDUMPED, &[exit_row::coredumped]),
-            (THREADS, &[exit_row::threads]),
-        ],
+    pub static ALL_EVENTS: EventCounts<exit_row> = EventCounts {
+        table: &TABLE,
+        sums: Sums {
+            rows: COUNTS,
+            cells: &[
+                (ALL, &[exit_row::all]),
+                (FAILED, &[exit_row::failed]),
+                (SIGNALLED, &[exit_row::signalled]),
+                (COREDUMPED, &[exit_row::coredumped]),
+                (THREADS, &[exit_row::threads]),
+            ],
+        },
+        lost: LOST,
     };
 }
 
@@ -261,20 +261,23 @@ impl Module for Exitsnoop {
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let by_cgroup = self.cgroups.is_some();
-        Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put)
-            .quick(&counts::TABLE, |module, kernel, table| {
-                counts::read(&module.latest, kernel, table);
-            })
-            .at_once(&signals::TABLE, signals::fill)
-            .when(by_cgroup, |running| {
-                PlacedHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups)
-            })
-            .tick(|module, kernel| {
-                module.latest.take(kernel);
-                module.cgroups.iter_mut().for_each(|cgroups| cgroups.tick(kernel));
-            })
-            .losses(Self::losses)
-            .started()
+        Latest::add_tables(
+            Running::of(*self),
+            &rows::TABLE,
+            &counts::ALL_EVENTS,
+            |module| &mut module.latest,
+            rows::put,
+        )
+        .at_once(&signals::TABLE, signals::fill)
+        .when(by_cgroup, |running| {
+            PlacedHistograms::add_table(running, &cgroups::TABLE, |module| module.cgroups.as_mut())
+        })
+        .tick(|module, kernel| {
+            module.latest.take(kernel);
+            module.cgroups.iter_mut().for_each(|cgroups| cgroups.tick(kernel));
+        })
+        .losses(Self::losses)
+        .started()
     }
 }
 

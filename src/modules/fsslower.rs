@@ -1,7 +1,7 @@
 //! Opens, reads, writes and fsyncs of files that take long: rows of the latest. Kernel side: bpf/fsslower.bpf.c.
 
 use super::shared::fsdist::Functions;
-use super::shared::latest::{Columns, Latest};
+use super::shared::latest::{Columns, EventCounts, Latest};
 use super::{btrfsdist, ext4dist, nfsdist, xfsdist, zfsdist};
 use crate::bpf::types::{self, slow_file_event, slow_file_row, slow_starts};
 use crate::host::{file_systems, until_nul};
@@ -53,11 +53,8 @@ mod counts {
 
     pub static TABLE: TableSpec = TableSpec::single("all operations on files that took long", 2005, METRICS);
 
-    static SUMS: Sums<slow_file_row> = Sums { rows: ROWS, cells: &[(ALL, &[slow_file_row::all])] };
-
-    pub fn read(latest: &Latest<slow_file_event>, kernel: &dyn Kernel, table: &mut Table) {
-        SUMS.row(kernel, table).set(LOST, latest.lost(kernel));
-    }
+    pub static ALL_EVENTS: EventCounts<slow_file_row> =
+        EventCounts { table: &TABLE, sums: Sums { rows: ROWS, cells: &[(ALL, &[slow_file_row::all])] }, lost: LOST };
 }
 
 latest! {
@@ -169,11 +166,15 @@ impl Module for Fsslower {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put)
-            .quick(&counts::TABLE, |module, kernel, table| counts::read(&module.latest, kernel, table))
-            .tick(|module, kernel| module.latest.take(kernel))
-            .losses(Self::losses)
-            .started()
+        Latest::add_tables(
+            Running::of(*self),
+            &rows::TABLE,
+            &counts::ALL_EVENTS,
+            |module| &mut module.latest,
+            rows::put,
+        )
+        .losses(Self::losses)
+        .started()
     }
 }
 

@@ -1,11 +1,11 @@
 //! Times of the handlers of interrupts, by interrupt and handler. Kernel side: bpf/hardirqs.bpf.c.
 
 use super::shared::groups::tell;
-use super::shared::places::{name_hash, ByPlace, Names, PlacedHistograms};
+use super::shared::numbers::name_hash;
+use super::shared::places::{ByPlace, Names, PlacedHistograms};
 use crate::bpf::types::{self, hard_cpu, hard_row, mark, place_owner};
 use crate::kit::*;
 use crate::{histograms, maps, options, tracepoint};
-use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
 
@@ -71,16 +71,6 @@ impl Handlers {
     fn interrupts(&self) -> usize {
         fs::read_dir(&self.0).map_or(0, Iterator::count)
     }
-
-    /// Returns the name of the handler with a number of the programs, if the interrupt still has it.
-    fn find(&self, id: u64) -> Option<Vec<u8>> {
-        let irq = (id as u32).checked_sub(1)?;
-        let file = self.0.join(irq.to_string()).join("actions");
-        let handlers = fs::read(file).ok()?;
-        let handlers = handlers.strip_suffix(b"\n").unwrap_or(&handlers);
-        let handler = handlers.split(|&byte| byte == b',').find(|handler| number(irq, handler) == id)?;
-        Some([irq.to_string().as_bytes(), b"::", handler].concat())
-    }
 }
 
 /// Returns the number of a handler in the programs.
@@ -89,16 +79,18 @@ fn number(irq: u32, handler: &[u8]) -> u64 {
 }
 
 impl Names for Handlers {
-    fn find(&self, ids: &mut HashSet<u64>, found: &mut dyn FnMut(u64, Vec<u8>)) {
-        ids.retain(|&id| self.find(id).map(|name| found(id, name)).is_none());
+    /// The interrupt has to have the handler still.
+    fn name(&self, id: u64) -> Option<Vec<u8>> {
+        let irq = (id as u32).checked_sub(1)?;
+        let file = self.0.join(irq.to_string()).join("actions");
+        let handlers = fs::read(file).ok()?;
+        let handlers = handlers.strip_suffix(b"\n").unwrap_or(&handlers);
+        let handler = handlers.split(|&byte| byte == b',').find(|handler| number(irq, handler) == id)?;
+        Some([irq.to_string().as_bytes(), b"::", handler].concat())
     }
 
     fn is_there(&self, id: u64, name: &[u8]) -> bool {
-        self.find(id).is_some_and(|now| now == name)
-    }
-
-    fn series(&self, _id: u64, name: &[u8]) -> Vec<u8> {
-        name.into()
+        self.name(id).is_some_and(|now| now == name)
     }
 
     fn labels(&self, id: u64, name: &[u8]) -> SeriesLabels {
@@ -146,13 +138,7 @@ impl Module for Hardirqs {
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
-        Running::of(*self)
-            .histograms(
-                TABLES,
-                prometheus,
-                |module, kernel, table| module.handlers.fill(kernel, table),
-                |module, kernel, table| module.handlers.fill_buckets(kernel, table),
-            )
+        PlacedHistograms::add_tables(Running::of(*self), TABLES, prometheus, |module| Some(&mut module.handlers))
             .tick(|module, kernel| module.handlers.tick(kernel))
             .losses(Self::losses)
             .started()
@@ -178,13 +164,13 @@ mod tests {
     #[test]
     fn a_number_says_which_handler_of_an_interrupt_it_is() {
         let (_folder, handlers) = folder(&[(9, "acpi,i2c_designware.0"), (24, "virtio0-config"), (30, "")]);
-        let found = |irq, handler: &str| handlers.find(number(irq, handler.as_bytes()));
+        let found = |irq, handler: &str| handlers.name(number(irq, handler.as_bytes()));
         assert_eq!(found(9, "acpi").unwrap(), b"9::acpi");
         assert_eq!(found(9, "i2c_designware.0").unwrap(), b"9::i2c_designware.0", "longer than a program reads");
         let others = [found(9, "virtio0-config"), found(24, "acpi"), found(30, "acpi"), found(31, "acpi")];
         assert_eq!(others, [None, None, None, None]);
         assert_eq!([number(0, b"timer") as u32, number(0, b"") as u32], [1, 1]);
-        assert_eq!((handlers.interrupts(), handlers.find(0)), (3, None));
+        assert_eq!((handlers.interrupts(), handlers.name(0)), (3, None));
     }
 
     #[test]
@@ -200,8 +186,7 @@ mod tests {
         let running = Box::new(Hardirqs::new(Options::default(), handlers)).start(&fake);
         let table = fake.filled(&TABLE, &running);
         assert_eq!(table.names(), ["24::virtio0", "other"]);
-        let columns = TABLE.metrics.iter().enumerate();
-        let value = |name: &str| table.number(0, columns.clone().find(|(_, metric)| metric.name == name).unwrap().0);
+        let value = |name: &str| table.number(0, TABLE.column(name));
         assert_eq!(
             ["run.count", "run.sum", "unhandled.count"].map(|name| value(&format!("irq.hard.{name}"))),
             [7, 21_000, 2].map(Some)

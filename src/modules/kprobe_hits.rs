@@ -299,7 +299,7 @@ mod tests {
         let mut module = KprobeHits::new(vec!["f".into(), "refused".into()], options);
         module.find(&mut Plan::default());
         let table = fake.filled(&times::TABLE, &Box::new(module).start(&fake));
-        let nested = times::TABLE.metrics.iter().position(|metric| metric.name == "kprobe.time.nested.count").unwrap();
+        let nested = times::TABLE.column("kprobe.time.nested.count");
         assert_eq!((table.names(), table.number(0, 0), table.number(0, nested)), (vec!["f".into()], Some(10), Some(4)));
     }
 

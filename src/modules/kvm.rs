@@ -6,7 +6,6 @@ use crate::bpf::types::{self, kvm_outside, kvm_reason, kvm_row, kvm_stat, mark, 
 use crate::host::{comm, exists, guest_of};
 use crate::kit::*;
 use crate::{maps, metrics, tracepoint};
-use std::collections::HashSet;
 
 mod machines {
     use super::*;
@@ -155,8 +154,10 @@ impl Machines {
     fn process(&self, id: u64) -> u32 {
         (if self.by_reason { id >> 8 } else { id }) as u32
     }
+}
 
-    /// Returns the name that the process was given for its guest, or else its command, behind the number of the process.
+impl Names for Machines {
+    /// The name that the process was given for its guest, or else its command, is behind the number of the process.
     fn name(&self, id: u64) -> Option<Vec<u8>> {
         let process = self.process(id);
         let name = guest_of(process).map(String::into_bytes).or_else(|| comm(process))?;
@@ -164,19 +165,9 @@ impl Machines {
         let reason = self.by_reason.then(|| format!("::{}", reason(id & 0xff)));
         Some([&name, reason.unwrap_or_default().as_bytes()].concat())
     }
-}
-
-impl Names for Machines {
-    fn find(&self, ids: &mut HashSet<u64>, found: &mut dyn FnMut(u64, Vec<u8>)) {
-        ids.retain(|&id| self.name(id).map(|name| found(id, name)).is_none());
-    }
 
     fn is_there(&self, id: u64, _name: &[u8]) -> bool {
         exists(self.process(id))
-    }
-
-    fn series(&self, _id: u64, name: &[u8]) -> Vec<u8> {
-        name.into()
     }
 
     fn labels(&self, id: u64, name: &[u8]) -> SeriesLabels {

@@ -1,6 +1,6 @@
 //! Calls that mount and unmount file systems: rows of the latest, and counts. Kernel side: bpf/mountsnoop.bpf.c.
 
-use super::shared::latest::{Columns, Latest};
+use super::shared::latest::{Columns, EventCounts, Latest};
 use crate::bpf::types::{self, mount_event, mount_row, set_numbers};
 use crate::host::until_nul;
 use crate::kit::*;
@@ -67,12 +67,11 @@ mod counts {
 
     pub static TABLE: TableSpec = TableSpec::single("all calls that mount and unmount", 2013, METRICS);
 
-    static SUMS: Sums<mount_row> =
-        Sums { rows: ROWS, cells: &[(ALL, &[mount_row::all]), (FAILED, &[mount_row::failed])] };
-
-    pub fn read(latest: &Latest<mount_event>, kernel: &dyn Kernel, table: &mut Table) {
-        SUMS.row(kernel, table).set(LOST, latest.lost(kernel));
-    }
+    pub static ALL_EVENTS: EventCounts<mount_row> = EventCounts {
+        table: &TABLE,
+        sums: Sums { rows: ROWS, cells: &[(ALL, &[mount_row::all]), (FAILED, &[mount_row::failed])] },
+        lost: LOST,
+    };
 }
 
 latest! {
@@ -102,20 +101,38 @@ struct Call {
 const CALLS: [Call; 8] = [
     Call {
         name: "mount",
-        arguments: &[Texts::quoted_source, Texts::quoted_target, Texts::quoted_fs, Texts::flags, Texts::quoted_data],
+        arguments: &[
+            |texts| quoted(&texts.source),
+            |texts| quoted(&texts.target),
+            |texts| quoted(&texts.fs),
+            |texts| texts.flags.clone(),
+            |texts| quoted(&texts.data),
+        ],
         flags: MOUNT_FLAGS,
     },
-    Call { name: "umount", arguments: &[Texts::quoted_target, Texts::flags], flags: UMOUNT_FLAGS },
-    Call { name: "fsopen", arguments: &[Texts::quoted_fs, Texts::flags], flags: &[(1, "FSOPEN_CLOEXEC")] },
-    Call { name: "fsconfig", arguments: &[Texts::flags, Texts::quoted_data], flags: &[] },
-    Call { name: "fsmount", arguments: &[Texts::flags], flags: ATTRIBUTES },
+    Call {
+        name: "umount",
+        arguments: &[|texts| quoted(&texts.target), |texts| texts.flags.clone()],
+        flags: UMOUNT_FLAGS,
+    },
+    Call {
+        name: "fsopen",
+        arguments: &[|texts| quoted(&texts.fs), |texts| texts.flags.clone()],
+        flags: &[(1, "FSOPEN_CLOEXEC")],
+    },
+    Call { name: "fsconfig", arguments: &[|texts| texts.flags.clone(), |texts| quoted(&texts.data)], flags: &[] },
+    Call { name: "fsmount", arguments: &[|texts| texts.flags.clone()], flags: ATTRIBUTES },
     Call {
         name: "move_mount",
-        arguments: &[Texts::quoted_source, Texts::quoted_target, Texts::flags],
+        arguments: &[|texts| quoted(&texts.source), |texts| quoted(&texts.target), |texts| texts.flags.clone()],
         flags: MOVE_FLAGS,
     },
-    Call { name: "open_tree", arguments: &[Texts::quoted_source, Texts::flags], flags: OPEN_TREE_FLAGS },
-    Call { name: "pivot_root", arguments: &[Texts::quoted_source, Texts::quoted_target], flags: &[] },
+    Call {
+        name: "open_tree",
+        arguments: &[|texts| quoted(&texts.source), |texts| texts.flags.clone()],
+        flags: OPEN_TREE_FLAGS,
+    },
+    Call { name: "pivot_root", arguments: &[|texts| quoted(&texts.source), |texts| quoted(&texts.target)], flags: &[] },
 ];
 /// The number of fsconfig in `CALLS`, whose flags are a command, whose source is a key and whose data is its value.
 const FSCONFIG: u32 = 3;
@@ -224,26 +241,6 @@ impl Texts {
         Texts { source, flags: names(flags, call.flags), data: without_secrets(&data), ..texts }
     }
 
-    fn quoted_source(&self) -> String {
-        quoted(&self.source)
-    }
-
-    fn quoted_target(&self) -> String {
-        quoted(&self.target)
-    }
-
-    fn quoted_fs(&self) -> String {
-        quoted(&self.fs)
-    }
-
-    fn quoted_data(&self) -> String {
-        quoted(&self.data)
-    }
-
-    fn flags(&self) -> String {
-        self.flags.clone()
-    }
-
     /// Returns the call as a line of C.
     fn line(&self, call: &Call) -> String {
         let arguments: Vec<String> = call.arguments.iter().map(|argument| argument(self)).collect();
@@ -338,11 +335,15 @@ impl Module for Mountsnoop {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put)
-            .quick(&counts::TABLE, |module, kernel, table| counts::read(&module.latest, kernel, table))
-            .tick(|module, kernel| module.latest.take(kernel))
-            .losses(Self::losses)
-            .started()
+        Latest::add_tables(
+            Running::of(*self),
+            &rows::TABLE,
+            &counts::ALL_EVENTS,
+            |module| &mut module.latest,
+            rows::put,
+        )
+        .losses(Self::losses)
+        .started()
     }
 }
 

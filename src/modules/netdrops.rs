@@ -8,7 +8,7 @@ use crate::host::btf_encoding::{enumerators, KERNEL_TYPES};
 use crate::host::NamesByAddress;
 use crate::kit::*;
 use crate::{maps, metrics, tracepoint};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::BufReader;
 
@@ -143,7 +143,7 @@ impl Reasons {
         Reasons::Named { core: without(core, "SKB_DROP_REASON_"), parts: without(parts, "SKB_DROP_REASON_SUBSYS_") }
     }
 
-    fn name(&self, id: u64) -> Option<String> {
+    fn text(&self, id: u64) -> Option<String> {
         match self {
             Reasons::Named { core, parts } => {
                 let number = u32::try_from(id.checked_sub(1)?).ok()?;
@@ -164,16 +164,8 @@ impl Reasons {
 }
 
 impl Names for Reasons {
-    fn find(&self, ids: &mut HashSet<u64>, found: &mut dyn FnMut(u64, Vec<u8>)) {
-        ids.retain(|&id| self.name(id).map(|name| found(id, name.into_bytes())).is_none());
-    }
-
-    fn is_there(&self, _id: u64, _name: &[u8]) -> bool {
-        true
-    }
-
-    fn series(&self, _id: u64, name: &[u8]) -> Vec<u8> {
-        name.into()
+    fn name(&self, id: u64) -> Option<Vec<u8>> {
+        self.text(id).map(String::into_bytes)
     }
 
     fn labels(&self, _id: u64, name: &[u8]) -> SeriesLabels {
@@ -247,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_reason_has_the_name_that_the_running_kernel_gives_it() {
-        let name = |number: u32| named().name(u64::from(number) + 1).unwrap();
+        let name = |number: u32| named().text(u64::from(number) + 1).unwrap();
         assert_eq!([0, 2, 6].map(name), ["SKB_NOT_DROPPED_YET", "NOT_SPECIFIED", "SOCKET_RCVBUFF"]);
         assert_eq!([77, 3 << 16 | 4, 9 << 16 | 4].map(name), ["77", "OPENVSWITCH:4", "9:4"]);
     }
@@ -260,10 +252,10 @@ mod tests {
             symbol.is_function
         });
         let places = Reasons::Places(functions);
-        assert_eq!(places.name(0xffff_ffff_8100_0010).as_deref(), Some("tcp_v4_rcv"));
-        assert_eq!(places.name(0xffff_ffff_8100_0200).as_deref(), Some("tcp_v4_rcv"), "behind its last instruction");
-        assert_eq!(places.name(0xffff_ffff_8100_0201).as_deref(), Some("sk_stream_kill_queues"));
-        assert_eq!([places.name(5), places.name(0xffff_ffff_8100_0301)], [None, None]);
+        assert_eq!(places.text(0xffff_ffff_8100_0010).as_deref(), Some("tcp_v4_rcv"));
+        assert_eq!(places.text(0xffff_ffff_8100_0200).as_deref(), Some("tcp_v4_rcv"), "behind its last instruction");
+        assert_eq!(places.text(0xffff_ffff_8100_0201).as_deref(), Some("sk_stream_kill_queues"));
+        assert_eq!([places.text(5), places.text(0xffff_ffff_8100_0301)], [None, None]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Calls of NFS by operation, and the phases of each. Kernel side: bpf/nfs.bpf.c.
 
 use super::shared::groups::tell;
-use super::shared::places::{name_hash, ByPlace, Names, PlacedHistograms};
+use super::shared::numbers::name_hash;
+use super::shared::places::{ByPlace, Names, PlacedHistograms};
 use crate::bpf::types::{self, mark, nfs_row, place_owner};
 use crate::host::btf_encoding::{member_offset, KERNEL_TYPES};
 use crate::kit::*;
@@ -90,14 +91,6 @@ impl Names for Operations {
         }
     }
 
-    fn is_there(&self, _id: u64, _name: &[u8]) -> bool {
-        true
-    }
-
-    fn series(&self, _id: u64, name: &[u8]) -> Vec<u8> {
-        name.into()
-    }
-
     fn labels(&self, _id: u64, name: &[u8]) -> SeriesLabels {
         vec![("operation", SeriesLabel::Text(String::from_utf8_lossy(name).into_owned()))]
     }
@@ -139,13 +132,7 @@ impl Module for Nfs {
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
-        Running::of(*self)
-            .histograms(
-                TABLES,
-                prometheus,
-                |module, kernel, table| module.operations.fill(kernel, table),
-                |module, kernel, table| module.operations.fill_buckets(kernel, table),
-            )
+        PlacedHistograms::add_tables(Running::of(*self), TABLES, prometheus, |module| Some(&mut module.operations))
             .tick(|module, kernel| module.operations.tick(kernel))
             .losses(|module, kernel, each| {
                 let lost = module.operations.without_place(kernel, &[nfs_row::total]);
@@ -180,16 +167,10 @@ mod tests {
     struct Known;
 
     impl Names for Known {
-        fn find(&self, ids: &mut HashSet<u64>, found: &mut dyn FnMut(u64, Vec<u8>)) {
-            let names = operations(STATISTICS);
-            ids.retain(|id| names.get(id).map(|name| found(*id, name.clone().into_bytes())).is_none());
+        fn name(&self, id: u64) -> Option<Vec<u8>> {
+            Some(operations(STATISTICS).remove(&id)?.into_bytes())
         }
-        fn is_there(&self, _id: u64, _name: &[u8]) -> bool {
-            true
-        }
-        fn series(&self, _id: u64, name: &[u8]) -> Vec<u8> {
-            name.into()
-        }
+
         fn labels(&self, id: u64, name: &[u8]) -> SeriesLabels {
             Operations.labels(id, name)
         }

@@ -336,7 +336,7 @@ impl Module for Offcpu {
         });
         ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes)
             .when(by_cgroup, |running| {
-                PlacedHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups)
+                PlacedHistograms::add_table(running, &cgroups::TABLE, |module| module.cgroups.as_mut())
             })
             .when(exemplars, |running| {
                 running.table(&longest::TABLE, |module, _, table| {
@@ -456,7 +456,7 @@ mod tests {
         let options = Options { by_cgroup: true, ..Options::default() };
         let table = fake.filled(&cgroups::TABLE, &Box::new(Offcpu::new(options, "offcpu")).start(&fake));
         let value = |name: &str| {
-            let column = cgroups::TABLE.metrics.iter().position(|metric| metric.name == name).unwrap();
+            let column = cgroups::TABLE.column(name);
             table.number(0, column)
         };
         assert_eq!((value("cgroup.offcpu.lock.time"), value("cgroup.offcpu.lock.count")), (Some(108), Some(9)));

@@ -148,7 +148,9 @@ impl Module for Oncpu {
         NamedHistograms::add_tables(Running::of(*self), &[&turns::SERIES_OF_ONE], prometheus, |module| {
             Some(&mut module.turns)
         })
-        .when(by_cgroup, |running| PlacedHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups))
+        .when(by_cgroup, |running| {
+            PlacedHistograms::add_table(running, &cgroups::TABLE, |module| module.cgroups.as_mut())
+        })
         .tick(|module, kernel| {
             module.turns.tick(kernel);
             module.cgroups.iter_mut().for_each(|cgroups| cgroups.tick(kernel));
@@ -176,8 +178,7 @@ mod tests {
         }
         let running = Box::new(Oncpu::new(Options::default())).start(&fake);
         let table = fake.filled(&turns::TABLE, &running);
-        let columns = turns::TABLE.metrics.iter().enumerate();
-        let value = |name: &str| table.number(0, columns.clone().find(|(_, metric)| metric.name == name).unwrap().0);
+        let value = |name: &str| table.number(0, turns::TABLE.column(name));
         let names = ["oncpu.count", "switches.voluntary.count", "switches.involuntary.count", "migrations.count"];
         assert_eq!(names.map(|name| value(&format!("sched.{name}")).unwrap()), [10, 6, 8, 2]);
         let mut lost = Vec::new();

@@ -1,7 +1,7 @@
 //! Processes that the kernel kills for want of memory: rows of the latest, and counts by cgroup. Kernel side: bpf/oomkill.bpf.c.
 
 use super::shared::cgroups::{counters_by_cgroup, BY_PATH};
-use super::shared::latest::{Columns, Latest};
+use super::shared::latest::{Columns, EventCounts, Latest};
 use super::shared::places::{ByPlace, PlacedHistograms};
 use crate::bpf::types::{self, mark, oom_domain, oom_event, oom_group, oom_row, place_owner};
 use crate::host::{page_size, until_nul};
@@ -49,13 +49,10 @@ mod counts {
         LOST: u64 = 1 "mem.oom.lost.count" | "bpf.oomkill.lost" COUNTER COUNT "processes that were killed and got no row";
     }
 
-    pub fn read(latest: &Latest<oom_event>, kernel: &dyn Kernel, table: &mut Table) {
-        SUMS.row(kernel, table).set(LOST, latest.lost(kernel));
-    }
-
     pub static TABLE: TableSpec = TableSpec::single("all processes that were killed", 408, METRICS);
 
-    static SUMS: Sums<oom_row> = Sums { rows: COUNTS, cells: &[(KILLS, &[oom_row::kills])] };
+    pub static ALL_EVENTS: EventCounts<oom_row> =
+        EventCounts { table: &TABLE, sums: Sums { rows: COUNTS, cells: &[(KILLS, &[oom_row::kills])] }, lost: LOST };
 }
 
 mod cgroups {
@@ -147,17 +144,20 @@ impl Module for Oomkill {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put)
-            .quick(&counts::TABLE, |module, kernel, table| {
-                counts::read(&module.latest, kernel, table);
-            })
-            .table(&cgroups::TABLE, |module, kernel, table| module.cgroups.fill(kernel, table))
-            .tick(|module, kernel| {
-                module.latest.take(kernel);
-                module.cgroups.tick(kernel);
-            })
-            .losses(Self::losses)
-            .started()
+        Latest::add_tables(
+            Running::of(*self),
+            &rows::TABLE,
+            &counts::ALL_EVENTS,
+            |module| &mut module.latest,
+            rows::put,
+        )
+        .table(&cgroups::TABLE, |module, kernel, table| module.cgroups.fill(kernel, table))
+        .tick(|module, kernel| {
+            module.latest.take(kernel);
+            module.cgroups.tick(kernel);
+        })
+        .losses(Self::losses)
+        .started()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Opens of files: rows of the latest, and counts by process. Kernel side: bpf/opensnoop.bpf.c.
 
 use super::shared::by_process::{ByProcess, EXEC, EXIT};
-use super::shared::latest::{Columns, Latest};
+use super::shared::latest::{Columns, EventCounts, Latest};
 use crate::bpf::types::{self, open_counts, open_event, open_row};
 use crate::host::until_nul;
 use crate::kit::*;
@@ -49,11 +49,11 @@ mod counts {
 
     pub static TABLE: TableSpec = TableSpec::single("all opens of files", 411, METRICS);
 
-    static SUMS: Sums<open_row> = Sums { rows: ROWS, cells: &[(ALL, &[open_row::all]), (FAILED, &[open_row::failed])] };
-
-    pub fn read(latest: &Latest<open_event>, kernel: &dyn Kernel, table: &mut Table) {
-        SUMS.row(kernel, table).set(LOST, latest.lost(kernel));
-    }
+    pub static ALL_EVENTS: EventCounts<open_row> = EventCounts {
+        table: &TABLE,
+        sums: Sums { rows: ROWS, cells: &[(ALL, &[open_row::all]), (FAILED, &[open_row::failed])] },
+        lost: LOST,
+    };
 }
 
 mod processes {
@@ -147,8 +147,13 @@ impl Module for Opensnoop {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        let running = Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put)
-            .quick(&counts::TABLE, |module, kernel, table| counts::read(&module.latest, kernel, table));
+        let running = Latest::add_tables(
+            Running::of(*self),
+            &rows::TABLE,
+            &counts::ALL_EVENTS,
+            |module| &mut module.latest,
+            rows::put,
+        );
         ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes)
             .tick(|module, kernel| {
                 module.latest.take(kernel);

@@ -180,7 +180,9 @@ impl Module for Stalls {
         NamedHistograms::add_tables(Running::of(*self), &[&pauses::SERIES_OF_ONE], prometheus, |module| {
             Some(&mut module.pauses)
         })
-        .when(by_cgroup, |running| PlacedHistograms::add_table(running, &cgroups::TABLE, |module| &mut module.cgroups))
+        .when(by_cgroup, |running| {
+            PlacedHistograms::add_table(running, &cgroups::TABLE, |module| module.cgroups.as_mut())
+        })
         .tick(|module, kernel| {
             module.pauses.tick(kernel);
             module.cgroups.iter_mut().for_each(|cgroups| cgroups.tick(kernel));
@@ -209,8 +211,7 @@ mod tests {
         }
         let running = Box::new(Stalls::new(Options::default())).start(&fake);
         let table = fake.filled(&pauses::TABLE, &running);
-        let columns = pauses::TABLE.metrics.iter().enumerate();
-        let value = |name: &str| table.number(0, columns.clone().find(|(_, metric)| metric.name == name).unwrap().0);
+        let value = |name: &str| table.number(0, pauses::TABLE.column(name));
         let counts = ["direct", "memcg", "compact", "dirty"].map(|cause| value(&format!("mem.stall.{cause}.count")));
         assert_eq!(counts, [2, 4, 6, 8].map(Some));
         let mut lost = Vec::new();

@@ -1,10 +1,10 @@
 //! Questions about files by name, such as stat: rows of the latest, and counts. Kernel side: bpf/statsnoop.bpf.c.
 
-use super::shared::latest::{Columns, Latest};
+use super::shared::latest::{Columns, EventCounts, Latest};
 use crate::bpf::types::{self, set_numbers, stat_event, stat_row};
 use crate::host::until_nul;
 use crate::kit::*;
-use crate::{latest, metrics, options};
+use crate::{function_return, latest, metrics, options};
 
 mod rows {
     use super::*;
@@ -46,11 +46,11 @@ mod counts {
 
     pub static TABLE: TableSpec = TableSpec::single("all calls of stat and its like", 2012, METRICS);
 
-    static SUMS: Sums<stat_row> = Sums { rows: ROWS, cells: &[(ALL, &[stat_row::all]), (FAILED, &[stat_row::failed])] };
-
-    pub fn read(latest: &Latest<stat_event>, kernel: &dyn Kernel, table: &mut Table) {
-        SUMS.row(kernel, table).set(LOST, latest.lost(kernel));
-    }
+    pub static ALL_EVENTS: EventCounts<stat_row> = EventCounts {
+        table: &TABLE,
+        sums: Sums { rows: ROWS, cells: &[(ALL, &[stat_row::all]), (FAILED, &[stat_row::failed])] },
+        lost: LOST,
+    };
 }
 
 latest! {
@@ -72,22 +72,8 @@ options! {
 
 const NEEDS: &str = "fexit or kprobes, on a kernel with BTF";
 
-/// A function whose argument is there at the return by fexit only.
-macro_rules! asked {
-    ($name:literal) => {
-        Hook {
-            name: $name,
-            tiers: &[
-                Tier { kind: "fexit", programs: &[concat!("fexit__", $name)] },
-                Tier { kind: "kretprobe", programs: &[concat!("kprobe__", $name), concat!("kretprobe__", $name)] },
-            ],
-            needs: NEEDS,
-        }
-    };
-}
-
-static FILE: Hook = asked!("vfs_statx");
-static FILE_SYSTEM: Hook = asked!("user_statfs");
+static FILE: Hook = function_return!("vfs_statx", NEEDS);
+static FILE_SYSTEM: Hook = function_return!("user_statfs", NEEDS);
 
 /// The declaration of the module.
 pub const SPEC: Spec = Spec {
@@ -132,11 +118,15 @@ impl Module for Statsnoop {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put)
-            .quick(&counts::TABLE, |module, kernel, table| counts::read(&module.latest, kernel, table))
-            .tick(|module, kernel| module.latest.take(kernel))
-            .losses(Self::losses)
-            .started()
+        Latest::add_tables(
+            Running::of(*self),
+            &rows::TABLE,
+            &counts::ALL_EVENTS,
+            |module| &mut module.latest,
+            rows::put,
+        )
+        .losses(Self::losses)
+        .started()
     }
 }
 

@@ -4,7 +4,7 @@
 use super::shared::by_process::{ByProcess, EXEC, EXIT};
 use super::shared::groups::tell;
 use super::shared::latest::{Columns, Latest};
-use super::shared::numbers::{set_networks, Numbers};
+use super::shared::numbers::{by_network, set_networks, Numbers, NETWORKS};
 use super::shared::places::{ByPlace, PlacedHistograms};
 use super::shared::tcp::{address, note_ports, ACCEPT, STATE};
 use crate::bpf::types::{
@@ -231,8 +231,7 @@ impl Tcpconnect {
         let latest = Latest::of_records(&LATEST, options.process_count, options.buffer_page_count);
         let times = NamedHistograms::of_one(&times::SERIES_OF_ONE, options.window.window(), options.buckets);
         let (window, buckets) = (options.window.window(), options.buckets);
-        let by_network = (options.networks != Networks::None).then(|| Numbers::Networks(options.networks.clone()));
-        let peers = by_network.map(|networks| PlacedHistograms::new(&peers::BY_NETWORK, Ok(networks), window, buckets));
+        let peers = by_network(&peers::BY_NETWORK, &options.networks, window, buckets);
         let accepts =
             options.accept.then(|| PlacedHistograms::new(&accepts::BY_PORT, Ok(Numbers::Ports), window, buckets));
         Tcpconnect { options, latest, times, processes: ByProcess::new(&PROCESSES, false), peers, accepts }
@@ -296,17 +295,17 @@ impl Module for Tcpconnect {
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
-        let (by_network, by_port) = (self.peers.is_some(), self.accepts.is_some());
+        let (has_peers, by_port) = (self.peers.is_some(), self.accepts.is_some());
         let running = Latest::add_table(Running::of(*self), &rows::TABLE, |module| &mut module.latest, rows::put);
         let running = NamedHistograms::add_tables(running, &[&times::SERIES_OF_ONE], prometheus, |module| {
             Some(&mut module.times)
         });
         ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes)
-            .when(by_network, |running| {
-                PlacedHistograms::add_tables(running, peers::TABLES, prometheus, |module| &mut module.peers)
+            .when(has_peers, |running| {
+                PlacedHistograms::add_tables(running, peers::TABLES, prometheus, |module| module.peers.as_mut())
             })
             .when(by_port, |running| {
-                PlacedHistograms::add_tables(running, accepts::TABLES, prometheus, |module| &mut module.accepts)
+                PlacedHistograms::add_tables(running, accepts::TABLES, prometheus, |module| module.accepts.as_mut())
             })
             .tick(|module, kernel| {
                 module.latest.take(kernel);
@@ -322,8 +321,6 @@ impl Module for Tcpconnect {
 
 /// Number of connections without an answer that have a place, and of those that wait for accept: a scanner has thousands.
 const CONNECTING: usize = 1 << 14;
-/// Number of networks that have a series, and of local ports.
-const NETWORKS: usize = 1024;
 const LISTENERS_MOST: usize = 256;
 
 #[cfg(test)]

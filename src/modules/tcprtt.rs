@@ -1,7 +1,7 @@
 //! Round-trip times of TCP, in all and by remote network. Kernel side: bpf/tcprtt.bpf.c.
 
 use super::shared::groups::tell;
-use super::shared::numbers::{set_networks, Numbers};
+use super::shared::numbers::{by_network, set_networks, NETWORKS};
 use super::shared::places::{ByPlace, PlacedHistograms};
 use super::shared::tcp::STATE;
 use crate::bpf::types::{self, mark, place_owner, rtt_peer, rtt_row};
@@ -96,9 +96,6 @@ impl OptionType for Samples {
 
 static PROBE: Hook = tracepoint!("tcp_probe", "a kernel with BTF and CONFIG_INET");
 
-/// Number of networks with counters of their own.
-const NETWORKS: usize = 1024;
-
 /// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "tcprtt",
@@ -130,8 +127,7 @@ impl Tcprtt {
     fn new(options: Options) -> Tcprtt {
         let (window, buckets) = (options.window.window(), options.buckets);
         let times = NamedHistograms::of_one(&times::SERIES_OF_ONE, window, buckets);
-        let by_network = (options.networks != Networks::None).then(|| Numbers::Networks(options.networks.clone()));
-        let peers = by_network.map(|networks| PlacedHistograms::new(&peers::BY_NETWORK, Ok(networks), window, buckets));
+        let peers = by_network(&peers::BY_NETWORK, &options.networks, window, buckets);
         Tcprtt { options, times, peers }
     }
 
@@ -163,12 +159,12 @@ impl Module for Tcprtt {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        let (prometheus, by_network) = (self.options.prometheus, self.peers.is_some());
+        let (prometheus, has_peers) = (self.options.prometheus, self.peers.is_some());
         NamedHistograms::add_tables(Running::of(*self), &[&times::SERIES_OF_ONE], prometheus, |module| {
             Some(&mut module.times)
         })
-        .when(by_network, |running| {
-            PlacedHistograms::add_tables(running, peers::TABLES, prometheus, |module| &mut module.peers)
+        .when(has_peers, |running| {
+            PlacedHistograms::add_tables(running, peers::TABLES, prometheus, |module| module.peers.as_mut())
         })
         .tick(|module, kernel| {
             module.times.tick(kernel);

@@ -5,9 +5,8 @@ use super::shared::places::{ByPlace, Names, PlacedHistograms};
 use crate::bpf::types::{self, mark, place_owner, set_numbers, tty_counts, tty_stat};
 use crate::host::{exists, user_of};
 use crate::kit::*;
-use crate::{maps, metrics};
+use crate::{function_return, maps, metrics};
 use nix::sys::stat::minor;
-use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -52,22 +51,8 @@ static BY_TERMINAL: ByPlace<tty_counts> = ByPlace {
 
 const NEEDS: &str = "fentry or kprobes, on a kernel with BTF";
 
-/// A function of terminals. The arguments, which say the terminal, are there at the return by fexit only.
-macro_rules! terminal {
-    ($name:literal) => {
-        Hook {
-            name: $name,
-            tiers: &[
-                Tier { kind: "fexit", programs: &[concat!("fexit__", $name)] },
-                Tier { kind: "kretprobe", programs: &[concat!("kprobe__", $name), concat!("kretprobe__", $name)] },
-            ],
-            needs: NEEDS,
-        }
-    };
-}
-
-static READ: Hook = terminal!("tty_read");
-static WRITE: Hook = terminal!("tty_write");
+static READ: Hook = function_return!("tty_read", NEEDS);
+static WRITE: Hook = function_return!("tty_write", NEEDS);
 
 /// Number of sessions on terminals with counters of their own; all CPUs share them, since people type slowly.
 const PLACES: usize = 1024;
@@ -135,7 +120,7 @@ impl Terminals {
         self.devpts.is_none_or(|devpts| devpts == instance)
     }
 
-    fn name(&self, device: Device) -> String {
+    fn text(&self, device: Device) -> String {
         match device {
             Device::Pseudo { instance, number } if self.is_here(instance) => format!("pts/{number}"),
             Device::Pseudo { instance, number } => format!("pts/{number}@{instance}"),
@@ -149,8 +134,8 @@ impl Terminals {
 }
 
 impl Names for Terminals {
-    fn find(&self, ids: &mut HashSet<u64>, found: &mut dyn FnMut(u64, Vec<u8>)) {
-        ids.drain().for_each(|id| found(id, self.name(Terminal::of(id).device).into_bytes()));
+    fn name(&self, id: u64) -> Option<Vec<u8>> {
+        Some(self.text(Terminal::of(id).device).into_bytes())
     }
 
     fn is_there(&self, id: u64, _name: &[u8]) -> bool {
@@ -161,10 +146,6 @@ impl Names for Terminals {
             Terminal { session: 0, .. } => true,
             Terminal { session, .. } => exists(session),
         }
-    }
-
-    fn series(&self, _id: u64, name: &[u8]) -> Vec<u8> {
-        name.into()
     }
 
     fn labels(&self, id: u64, name: &[u8]) -> SeriesLabels {
@@ -231,11 +212,11 @@ mod tests {
         let terminals = Terminals { devpts: Some(24) };
         let device = Device::Pseudo { instance: 24, number: 3 };
         assert_eq!(Terminal::of(pseudo(4_194_303, 24, 3)), Terminal { session: 4_194_303, device });
-        assert_eq!(terminals.name(device), "pts/3");
-        assert_eq!(terminals.name(Device::Pseudo { instance: 52, number: 0 }), "pts/0@52");
+        assert_eq!(terminals.text(device), "pts/3");
+        assert_eq!(terminals.text(Device::Pseudo { instance: 52, number: 0 }), "pts/0@52");
         let null = Terminal::of(1 << 21 | 3 << 1);
-        assert_eq!((null.session, terminals.name(null.device)), (0, "null".into()));
-        assert_eq!(terminals.name(Device::Other { major: 4095, minor: 7 }), "4095:7");
+        assert_eq!((null.session, terminals.text(null.device)), (0, "null".into()));
+        assert_eq!(terminals.text(Device::Other { major: 4095, minor: 7 }), "4095:7");
         assert!(terminals.is_there(1 << 21 | 3 << 1, b"null"), "a device that is nobody's terminal");
     }
 

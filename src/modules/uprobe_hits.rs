@@ -225,7 +225,7 @@ mod tests {
         }
         let running = Box::new(module).start(&fake);
         let table = fake.filled(&times::TABLE, &running);
-        let nested = times::TABLE.metrics.iter().position(|metric| metric.name == "uprobe.time.nested.count").unwrap();
+        let nested = times::TABLE.column("uprobe.time.nested.count");
         assert_eq!(
             (table.names(), table.number(0, 0), table.number(0, nested)),
             (vec!["c::malloc".into()], Some(10), Some(4))

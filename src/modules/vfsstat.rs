@@ -223,8 +223,7 @@ mod tests {
             row.set(vfs_row::bytes.nth(1), 100);
         }
         let table = fake.filled(&operations::TABLE, &started(&fake));
-        let columns = operations::TABLE.metrics.iter().enumerate();
-        let value = |name: &str| table.number(0, columns.clone().find(|(_, metric)| metric.name == name).unwrap().0);
+        let value = |name: &str| table.number(0, operations::TABLE.column(name));
         let counts = ["read", "write", "fsync", "open", "create", "unlink", "mkdir", "rmdir"];
         let counts = counts.map(|operation| value(&format!("vfs.{operation}.count")).unwrap());
         assert_eq!((counts, value("vfs.write.bytes")), ([10, 0, 0, 14, 2, 4, 6, 8], Some(200)));

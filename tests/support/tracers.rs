@@ -109,6 +109,14 @@ impl Recorder {
         std::fs::write(self.directory.join(file), text).unwrap_or_else(|error| panic!("{file}: {error}"));
     }
 
+    /// Marks in the recording that something is read.
+    fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
+        self.write("trace_marker", "reading");
+        let value = read();
+        self.write("trace_marker", "read");
+        value
+    }
+
     pub fn end(self) -> Vec<Event> {
         self.write("tracing_on", "0");
         let trace = String::from_utf8_lossy(&std::fs::read(self.directory.join("trace")).unwrap()).into_owned();
@@ -149,10 +157,7 @@ impl Readings {
 
     /// Reads a module's counts, and marks the reading in the recording.
     pub fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
-        self.0.write("trace_marker", "reading");
-        let value = read();
-        self.0.write("trace_marker", "read");
-        value
+        self.0.reading(read)
     }
 
     /// Ends the recording; returns the events that BPF programs saw: those between the two readings, and those from before the first one to
@@ -202,11 +207,10 @@ impl Completions {
 
     /// Reads a module's counts, and marks the reading in the recording.
     pub fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
-        let mark = |which| self.0.as_ref().inspect(|recorder| recorder.write("trace_marker", which));
-        mark("reading");
-        let value = read();
-        mark("read");
-        value
+        match &self.0 {
+            Some(recorder) => recorder.reading(read),
+            None => read(),
+        }
     }
 
     /// Ends the recording; returns the requests of a disk, by a name such as `sda`.

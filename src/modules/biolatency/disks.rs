@@ -200,7 +200,7 @@ pub(super) mod tests {
     }
 
     pub fn cell(table: &Table, row: usize, name: &str, spec: &TableSpec) -> Option<u64> {
-        let column = spec.metrics.iter().position(|metric| metric.name == name).unwrap_or_else(|| panic!("no {name}"));
+        let column = spec.column(name);
         table.number(row, column)
     }
 

@@ -180,7 +180,7 @@ mod tests {
 
     fn cell(table: &Table, spec: &TableSpec, row: usize, name: &str) -> Option<u64> {
         let name = format!("disk.stacked.{name}");
-        table.number(row, spec.metrics.iter().position(|metric| metric.name == name).unwrap())
+        table.number(row, spec.column(&name))
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::bpf::types::{event_head, latest_stat};
 use crate::bpf::{record, Record};
 use crate::host::{since_1970, Cgroups, Controller};
 use crate::kit::{
-    EachLoss, Host, Kernel, MapDef, Metric, Pages, Plan, RowCount, RowMut, Rows, Starting, Table, TableSpec,
+    EachLoss, Host, Kernel, MapDef, Metric, Pages, Plan, RowCount, RowMut, Rows, Starting, Sums, Table, TableSpec,
 };
 use std::collections::{HashMap, VecDeque};
 
@@ -61,6 +61,16 @@ macro_rules! latest {
     };
 }
 
+/// Counters beside a table of the latest events: sums of a module's rows, and the events that got no row.
+pub struct EventCounts<R: 'static> {
+    /// Table with one row.
+    pub table: &'static TableSpec,
+    /// Sums.
+    pub sums: Sums<R>,
+    /// Events without a row.
+    pub lost: Metric<u64>,
+}
+
 /// An event that has a row.
 struct Event<E> {
     owner: u64,
@@ -95,6 +105,25 @@ impl<E: Record + Send> Latest<E> {
     /// Takes the records from the ring.
     pub fn take(&mut self, kernel: &dyn Kernel) {
         self.drain(kernel, record::<E>);
+    }
+
+    /// Adds the table and the counters beside it, the work at records in the ring, and that of each second, in place of which a module may
+    /// set more.
+    pub fn add_tables<M: Send + 'static, R>(
+        running: Starting<M>,
+        table: &'static TableSpec,
+        counts: &'static EventCounts<R>,
+        of: fn(&mut M) -> &mut Self,
+        put: fn(RowMut<'_>, &E),
+    ) -> Starting<M>
+    where
+        E: 'static,
+    {
+        Self::add_table(running, table, of, put)
+            .quick(counts.table, move |module, kernel, table| {
+                counts.sums.row(kernel, table).set(counts.lost, of(module).lost(kernel));
+            })
+            .tick(move |module, kernel| of(module).take(kernel))
     }
 
     /// Adds the table, and the work at records in the ring. The work of each second calls [`Self::take`].

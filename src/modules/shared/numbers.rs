@@ -1,11 +1,10 @@
 //! Names of what programs count by as a number: remote networks (bpf/shared/networks.bpf.h), local ports, users.
 
-use super::places::Names;
+use super::places::{ByPlace, Names, PlacedHistograms};
 use crate::bpf::types;
 use crate::host::Account;
-use crate::kit::{Network, Networks, SeriesLabel, SeriesLabels};
+use crate::kit::{Buckets, Network, Networks, SeriesLabel, SeriesLabels, Window};
 use nix::unistd::Uid;
-use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Number of the network of IPv4 whose prefix is 0 (`NETWORK_IPV4`).
@@ -22,6 +21,33 @@ pub fn set_networks(networks: &Networks, constant: &mut types::networks) {
     for (at, network) in list.iter().enumerate() {
         (constant.bits[at], constant.masks[at]) = network.prefix();
     }
+}
+
+/// Returns the hash of a name in the programs (`name_hash` of bpf/shared/places.bpf.h).
+pub fn name_hash(name: &[u8]) -> u32 {
+    /// Bytes that a program reads, the last of which is 0.
+    const READ: usize = 16;
+    let mut words = [0; READ];
+    let read = name.len().min(READ - 1);
+    words[..read].copy_from_slice(&name[..read]);
+    let number = u128::from_le_bytes(words);
+    let hash = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ ((number >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+    (hash >> 32) as u32
+}
+
+/// Number of networks with counters of their own.
+pub const NETWORKS: usize = 1024;
+
+/// Makes histograms by network, if networks are asked for.
+pub fn by_network<R>(
+    of: &'static ByPlace<R>,
+    networks: &Networks,
+    window: Window,
+    buckets: Buckets,
+) -> Option<PlacedHistograms<R>> {
+    let names = (*networks != Networks::None).then(|| Numbers::Networks(networks.clone()))?;
+    Some(PlacedHistograms::new(of, Ok(names), window, buckets))
 }
 
 /// Names of what programs count by as a number that says all about it.
@@ -42,13 +68,13 @@ pub fn user_name(id: u32) -> String {
 }
 
 impl Numbers {
-    fn name(&self, id: u64) -> Option<String> {
+    fn text(&self, id: u64) -> Option<String> {
         match self {
             Numbers::Networks(Networks::List(list)) => {
                 Some(list.get(usize::try_from(id).ok()?.checked_sub(1)?)?.to_string())
             }
             Numbers::Servers => {
-                let name = Numbers::Networks(Networks::Bits(32, 64)).name(id)?;
+                let name = Numbers::Networks(Networks::Bits(32, 64)).text(id)?;
                 Some(name.strip_suffix("/32").map_or(name.clone(), str::to_owned))
             }
             Numbers::Networks(Networks::Bits(four, six)) => {
@@ -67,22 +93,8 @@ impl Numbers {
 }
 
 impl Names for Numbers {
-    fn find(&self, ids: &mut HashSet<u64>, found: &mut dyn FnMut(u64, Vec<u8>)) {
-        ids.retain(|&id| match self.name(id) {
-            Some(name) => {
-                found(id, name.into_bytes());
-                false
-            }
-            None => true,
-        });
-    }
-
-    fn is_there(&self, _id: u64, _name: &[u8]) -> bool {
-        true
-    }
-
-    fn series(&self, _id: u64, name: &[u8]) -> Vec<u8> {
-        name.into()
+    fn name(&self, id: u64) -> Option<Vec<u8>> {
+        self.text(id).map(String::into_bytes)
     }
 
     fn labels(&self, _id: u64, name: &[u8]) -> SeriesLabels {

@@ -68,27 +68,29 @@ impl<R> ByPlace<R> {
 
 /// A source of the names of owners.
 pub trait Names {
-    /// Passes the names of these owners to `found`, and removes their ids; ids that remain belong to nobody.
-    fn find(&self, ids: &mut HashSet<u64>, found: &mut dyn FnMut(u64, Vec<u8>));
+    /// Returns the name of an owner; `None` if it belongs to nobody.
+    fn name(&self, _id: u64) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Passes the names of these owners to `found`, and removes their ids; ids that remain belong to nobody. For sources that know several
+    /// names at a time.
+    fn find(&self, ids: &mut HashSet<u64>, found: &mut dyn FnMut(u64, Vec<u8>)) {
+        ids.retain(|&id| self.name(id).map(|name| found(id, name)).is_none());
+    }
+
     /// True if the owner still exists.
-    fn is_there(&self, id: u64, name: &[u8]) -> bool;
+    fn is_there(&self, _id: u64, _name: &[u8]) -> bool {
+        true
+    }
+
     /// Returns the name of the owner's series.
-    fn series(&self, id: u64, name: &[u8]) -> Vec<u8>;
+    fn series(&self, _id: u64, name: &[u8]) -> Vec<u8> {
+        name.into()
+    }
+
     /// Returns the labels of an owner, or of those without a series by their name and 0.
     fn labels(&self, id: u64, name: &[u8]) -> SeriesLabels;
-}
-
-/// Returns the hash of a name in the programs (`name_hash`).
-pub fn name_hash(name: &[u8]) -> u32 {
-    /// Bytes that a program reads, the last of which is 0.
-    const READ: usize = 16;
-    let mut words = [0; READ];
-    let read = name.len().min(READ - 1);
-    words[..read].copy_from_slice(&name[..read]);
-    let number = u128::from_le_bytes(words);
-    let hash = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        ^ ((number >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-    (hash >> 32) as u32
 }
 
 /// Histograms of owners with their windows.
@@ -137,13 +139,13 @@ impl<R> PlacedHistograms<R> {
     pub fn add_table<M: Send + 'static>(
         running: Starting<M>,
         table: &'static TableSpec,
-        of: fn(&mut M) -> &mut Option<Self>,
+        of: fn(&mut M) -> Option<&mut Self>,
     ) -> Starting<M>
     where
         R: 'static,
     {
         running.table(table, move |module, kernel, table| {
-            of(module).iter_mut().for_each(|placed| placed.fill(kernel, table));
+            of(module).into_iter().for_each(|placed| placed.fill(kernel, table));
         })
     }
 
@@ -152,7 +154,7 @@ impl<R> PlacedHistograms<R> {
         running: Starting<M>,
         tables: HistogramTables,
         prometheus: bool,
-        of: fn(&mut M) -> &mut Option<Self>,
+        of: fn(&mut M) -> Option<&mut Self>,
     ) -> Starting<M>
     where
         R: 'static,
@@ -160,8 +162,8 @@ impl<R> PlacedHistograms<R> {
         running.histograms(
             tables,
             prometheus,
-            move |module, kernel, table| of(module).iter_mut().for_each(|placed| placed.fill(kernel, table)),
-            move |module, kernel, table| of(module).iter_mut().for_each(|placed| placed.fill_buckets(kernel, table)),
+            move |module, kernel, table| of(module).into_iter().for_each(|placed| placed.fill(kernel, table)),
+            move |module, kernel, table| of(module).into_iter().for_each(|placed| placed.fill_buckets(kernel, table)),
         )
     }
 
