@@ -19,6 +19,8 @@ struct Programs {
     returns: BTreeMap<String, Hook>,
     samples: Vec<(String, String)>,
     packets: BTreeMap<String, Vec<String>>,
+    /// Iterators: module, kind, and the types of the arguments.
+    walks: Vec<(String, String, Vec<String>)>,
     features: Vec<(String, String)>,
     /// Functions that the agent calls: module, name, and the types of the arguments.
     calls: Vec<(String, String, Vec<String>)>,
@@ -193,16 +195,18 @@ impl Programs {
                 "ON_EACH_CODE_RETURN" => self.each.push((Each::CodeReturn, module.to_string())),
                 "ON_PACKET" => self.packets.entry(arguments().swap_remove(0)).or_default().push(module.to_string()),
                 "ON_SAMPLE" => self.samples.push((module.to_string(), arguments().swap_remove(0))),
-                "ON_CALL" => {
-                    let mut arguments = arguments();
-                    let name = arguments.remove(0);
-                    let types = arguments.iter().map(|argument| type_of(argument)).collect();
-                    self.calls.push((module.to_string(), name, types));
-                }
+                "ON_CALL" => self.calls.push(Self::function(module, arguments())),
+                "ON_WALK" => self.walks.push(Self::function(module, arguments())),
                 "FEATURE" => self.features.push((module.to_string(), arguments().swap_remove(0))),
                 _ => {}
             }
         }
+    }
+
+    /// Returns module, name and types of the arguments.
+    fn function(module: &str, mut arguments: Vec<String>) -> (String, String, Vec<String>) {
+        let name = arguments.remove(0);
+        (module.to_string(), name, arguments.iter().map(|argument| type_of(argument)).collect())
     }
 
     fn add(hooks: &mut BTreeMap<String, Hook>, at: &str, module: &str, mut arguments: Vec<String>, skip: usize) {
@@ -264,9 +268,19 @@ impl Programs {
                 "\nSEC(\"cgroup_skb/{way}\")\nint skb__{way}(struct __sk_buff *skb)\n{{\n{parts}\treturn 1;\n}}"
             );
         }
-        for (module, name, types) in &self.calls {
+        let from_context = |types: &[String]| -> String {
             let arguments: Vec<String> = types.iter().enumerate().map(|(i, ty)| format!("({ty})ctx[{i}]")).collect();
-            let arguments = arguments.join(", ");
+            arguments.join(", ")
+        };
+        for (module, kind, types) in &self.walks {
+            let arguments = from_context(types);
+            let _ = writeln!(
+                c,
+                "\nSEC(\"iter/{kind}\")\nint iter__{kind}(__u64 *ctx)\n{{\n\t{module}__{kind}_walk({arguments});\n\treturn 0;\n}}"
+            );
+        }
+        for (module, name, types) in &self.calls {
+            let arguments = from_context(types);
             let _ = writeln!(
                 c,
                 "\nSEC(\"raw_tp\")\nint call__{name}(__u64 *ctx)\n{{\n\treturn {module}__{name}_call({arguments});\n}}"
@@ -310,6 +324,9 @@ impl Programs {
         }
         for (way, modules) in &self.packets {
             let _ = writeln!(rust, "    (\"skb__{way}\", &{modules:?}),");
+        }
+        for (module, kind, _) in &self.walks {
+            let _ = writeln!(rust, "    (\"iter__{kind}\", &[\"{module}\"]),");
         }
         for (module, name, _) in &self.calls {
             let _ = writeln!(rust, "    (\"call__{name}\", &[\"{module}\"]),");

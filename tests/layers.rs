@@ -165,6 +165,7 @@ fn no_room_uses_one_that_the_arrows_do_not_lead_to() {
                     "function",
                     "function_entry",
                     "function_return",
+                    "iterator",
                     "file_system",
                     "by_process",
                     "latest",

@@ -16,6 +16,8 @@
  *   ON_EACH_CODE_RETURN(target, ctx)        runs when the function that begins there returns
  *   ON_SAMPLE(name)                         runs at a perf event that the agent opens on each CPU
  *   ON_PACKET(way)                          runs at each packet of a socket of v2's cgroups that comes (ingress) or goes (egress)
+ *   ON_WALK(kind, meta, object)             runs for each object of an iterator of the kernel while the agent reads it, and once
+ *                                           without an object at the end
  *   ON_CALL(name, arguments...)             runs when the agent calls it; yields a number
  *   FEATURE(name, expression)               asks the kernel's BTF something; user space reads the answer by name
  *
@@ -64,6 +66,7 @@
 #define ON_EACH_CODE_RETURN(target, ctx) static __always_inline void PASTE(MODULE, each_code_return)(__u32 target, struct pt_regs *ctx)
 #define ON_SAMPLE(name) static __always_inline void PASTE(MODULE, name##_sample)(void *ctx)
 #define ON_PACKET(way) static __always_inline void PASTE(MODULE, way##_packet)(struct __sk_buff *skb)
+#define ON_WALK(kind, ...) static __always_inline void PASTE(MODULE, kind##_walk)(__VA_ARGS__)
 #define ON_CALL(name, ...) static __always_inline int PASTE(MODULE, name##_call)(__VA_ARGS__)
 #define FEATURE(name, expression)                                                                                     \
 	const volatile bool PASTE(opposite, name); /* for tests: the other side of it on this kernel */               \

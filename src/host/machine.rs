@@ -66,6 +66,13 @@ pub fn since_1970(monotonic: u64) -> u64 {
     today.saturating_sub(ago).as_millis() as u64
 }
 
+/// Returns when the machine was started, in milliseconds since 1970, by its clock now.
+pub fn started() -> u64 {
+    let up = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
+    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    today.saturating_sub(up).as_millis() as u64
+}
+
 /// Returns the highest possible CPU id plus one, for rows indexed by id. Ids can have gaps, so there may be fewer CPUs.
 pub fn cpus() -> usize {
     let possible = fs::read_to_string("/sys/devices/system/cpu/possible").ok();

@@ -32,7 +32,9 @@ pub use executables::{mapped, Mapped, ProbeFile, ProbeFiles};
 pub use identity::ProcessIdentity;
 pub use kallsyms::{each_kernel_symbol, NamesByAddress};
 pub use libraries::{library, program_or_library};
-pub use machine::{cpus, file_systems, host, monotonic, online_cpus, page_size, seconds_since_1970, since_1970};
+pub use machine::{
+    cpus, file_systems, host, monotonic, online_cpus, page_size, seconds_since_1970, since_1970, started,
+};
 pub use per_cpu::per_cpu_distance;
 pub use process_symbols::Symbol;
 pub use processes::{

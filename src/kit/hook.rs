@@ -135,6 +135,18 @@ macro_rules! function_return {
     };
 }
 
+/// An iterator of the kernel over its objects (`ON_WALK`), which the agent reads with [`crate::kit::Kernel::walk`].
+#[macro_export]
+macro_rules! iterator {
+    ($name:literal, $needs:expr) => {
+        $crate::kit::Hook {
+            name: concat!("bpf_iter_", $name),
+            tiers: &[$crate::kit::Tier { kind: "iter", programs: &[concat!("iter__", $name)] }],
+            needs: $needs,
+        }
+    };
+}
+
 /// Locations in user code, for a module's template (`ON_EACH_CODE`).
 #[macro_export]
 macro_rules! user_code {

@@ -3,6 +3,7 @@
 use super::{Hook, MapDef, Rows, Sampling, Target};
 use crate::bpf::{Field, Untyped};
 use std::marker::PhantomData;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
@@ -34,6 +35,19 @@ pub trait Kernel {
     /// Runs the program of an `ON_CALL` hook; returns its result.
     fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, KernelError>;
 
+    /// Runs the program of an `ON_CALL` hook without arguments on this CPU; returns its result.
+    fn call_on(&self, hook: &'static Hook, _cpu: u32) -> Result<u32, KernelError> {
+        Err(KernelError::NotLoaded(hook.name))
+    }
+
+    /// Walks the objects of an iterator of the kernel, whose `ON_WALK` program runs for each.
+    fn walk(&self, hook: &'static Hook) -> Result<(), KernelError> {
+        Err(KernelError::NotLoaded(hook.name))
+    }
+
+    /// Iterates over BPF objects with a path below `/sys/fs/bpf`.
+    fn pinned(&self, _each: &mut dyn FnMut(PinnedObject)) {}
+
     /// True if a template is attached to the target with this number.
     fn reaches(&self, template: &'static Hook, number: u32) -> bool;
 
@@ -50,6 +64,27 @@ pub trait Kernel {
     /// Attaches a template, which the plan has named ([`super::Plan::load_template`]), to one more target; its program
     /// gets the number.
     fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, KernelError>;
+}
+
+/// A BPF object with a path (`BPF_OBJ_PIN` of bpf(2)).
+pub struct PinnedObject {
+    /// Kind of object.
+    pub kind: ObjectKind,
+    /// Identifier among the objects of its kind.
+    pub id: u32,
+    /// Its path.
+    pub path: PathBuf,
+}
+
+/// A kind of BPF objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ObjectKind {
+    /// A program.
+    Program,
+    /// A map.
+    Map,
+    /// A link, which keeps a program attached.
+    Link,
 }
 
 /// An attachment of a template to a target, which ends when this is dropped.
@@ -377,6 +412,21 @@ impl Kernel for Fake {
     fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, KernelError> {
         self.calls.borrow_mut().push((hook.name, arguments.to_vec()));
         Ok(0)
+    }
+
+    /// Records the call, with the number of the CPU; returns 1.
+    fn call_on(&self, hook: &'static Hook, cpu: u32) -> Result<u32, KernelError> {
+        self.calls.borrow_mut().push((hook.name, vec![cpu.into()]));
+        Ok(1)
+    }
+
+    /// Records a call without arguments.
+    fn walk(&self, hook: &'static Hook) -> Result<(), KernelError> {
+        self.calls.borrow_mut().push((hook.name, Vec::new()));
+        match self.missing.contains(&hook.name) {
+            true => Err(KernelError::NotLoaded(hook.name)),
+            false => Ok(()),
+        }
     }
 
     fn reaches(&self, _template: &'static Hook, number: u32) -> bool {

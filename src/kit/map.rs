@@ -48,6 +48,8 @@ pub enum MapKind {
     Rows,
     /// An array that only the programs use.
     Private,
+    /// Array by CPU that only the programs use.
+    ByCpu,
     /// A ring buffer of records.
     Ring,
     /// A hash that only the programs use.
@@ -104,6 +106,7 @@ impl<T> Rows<T> {
 macro_rules! maps {
     (@kind rows) => { $crate::kit::MapKind::Rows };
     (@kind private) => { $crate::kit::MapKind::Private };
+    (@kind by_cpu) => { $crate::kit::MapKind::ByCpu };
     (@kind ring) => { $crate::kit::MapKind::Ring };
     (@kind hash) => { $crate::kit::MapKind::Hash };
     (@def keyed $ty:ty, $name:expr) => {

@@ -37,7 +37,7 @@ pub use histogram_table::{
     histogram_metric, series_metric, set_buckets, HistogramDef, Kept, WindowClock, SERIES_METRICS,
 };
 pub use hook::{Hook, Sampling, Target, Tier, NEEDS_BTF};
-pub use kernel::{Attachment, Fake, Kernel, KernelError, OwnRow, Row, RowsView};
+pub use kernel::{Attachment, Fake, Kernel, KernelError, ObjectKind, OwnRow, PinnedObject, Row, RowsView};
 pub use labels::{SeriesLabel, SeriesLabels};
 pub use layout::Layout;
 pub use log::{current_section, excerpt, with_section, EveryMinute};

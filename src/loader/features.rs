@@ -9,7 +9,7 @@ use crate::kit::Tier;
 use nix::libc::ENOENT;
 
 /// Kinds of attachment, as in the names of sections, each with the prefix of its programs' names.
-const WAYS: [(&str, &str); 10] = [
+const WAYS: [(&str, &str); 11] = [
     ("tp_btf", "tp"),
     ("raw_tp", "raw"),
     ("tracepoint", "event"),
@@ -20,6 +20,7 @@ const WAYS: [(&str, &str); 10] = [
     ("uprobe", "uprobe"),
     ("uretprobe", "uretprobe"),
     ("perf_event", "perf"),
+    ("iter", "iter"),
 ];
 
 const NOT_TRIED: &str = "not tried: nothing that is enabled asked for it";

@@ -21,6 +21,7 @@ mod pair_options;
 mod pair_sampling;
 mod perf_event;
 mod permission;
+mod pinned;
 mod pins;
 mod program;
 mod refusal;

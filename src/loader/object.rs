@@ -9,12 +9,13 @@ use super::refusal::Refusal;
 use super::relocated::Relocated;
 use super::ring::Ring;
 use super::sparse::Sparse;
-use super::{held, perf_event, program, template};
+use super::{held, perf_event, pinned, program, template};
 use crate::bpf::{BpfObject, Feature, Part};
-use crate::kit::{Attachment, Hook, Kernel, KernelError, MapDef, MapKind, Sampling, Target, Tier};
+use crate::kit::{Attachment, Hook, Kernel, KernelError, MapDef, MapKind, PinnedObject, Sampling, Target, Tier};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -191,8 +192,8 @@ impl Loaded {
     /// but no counts. Answers to features in `opposed` are inverted.
     pub(super) fn ask(&self, opposed: impl Fn(&str) -> bool) -> Vec<Finding> {
         let Ok((object, btf)) = self.parts() else { return Vec::new() };
-        let asked =
-            program::load(object, "ask_features", btf).is_ok_and(|program| program::run(program.as_fd(), &[]).is_ok());
+        let asked = program::load(object, "ask_features", btf)
+            .is_ok_and(|program| program::run(program.as_fd(), &[], None).is_ok());
         let answers = data(object).and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten());
         let Some(build) = self.build else { return Vec::new() };
         let answer = |(i, &Feature(feature)): (usize, &Feature)| {
@@ -353,6 +354,12 @@ impl Loaded {
         pins.clear();
     }
 
+    /// Returns the program of an `ON_CALL` hook.
+    fn called(&self, hook: &'static Hook) -> Result<Arc<OwnedFd>, KernelError> {
+        let program = hook.tiers.iter().flat_map(|tier| tier.programs).find_map(|name| self.program(name));
+        program.ok_or(KernelError::NotLoaded(hook.name))
+    }
+
     /// Sets the mode of each module's part in the programs.
     fn switch(&self, part: impl Fn(&str) -> Part) -> libbpf_rs::Result<()> {
         let Some((object, build)) = self.object.as_ref().zip(self.build) else { return Ok(()) };
@@ -399,9 +406,25 @@ impl Kernel for Loaded {
     }
 
     fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, KernelError> {
-        let program = hook.tiers.iter().flat_map(|tier| tier.programs).find_map(|name| self.program(name));
-        let program = program.ok_or(KernelError::NotLoaded(hook.name))?;
-        Ok(program::run(program.as_fd(), arguments).map_err(Refusal::from)?)
+        Ok(program::run(self.called(hook)?.as_fd(), arguments, None).map_err(Refusal::from)?)
+    }
+
+    fn call_on(&self, hook: &'static Hook, cpu: u32) -> Result<u32, KernelError> {
+        // Its program has an argument, since a raw tracepoint's context is never empty.
+        Ok(program::run(self.called(hook)?.as_fd(), &[0], Some(cpu)).map_err(Refusal::from)?)
+    }
+
+    fn walk(&self, hook: &'static Hook) -> Result<(), KernelError> {
+        let links = held(&self.links);
+        let (_, link) =
+            links.get(hook.name).and_then(|links| links.first()).ok_or(KernelError::NotLoaded(hook.name))?;
+        let link = link.try_clone().map_err(Refusal::from)?;
+        drop(links);
+        Ok(program::walk(link.as_fd()).map_err(Refusal::from)?)
+    }
+
+    fn pinned(&self, each: &mut dyn FnMut(PinnedObject)) {
+        pinned::walk(Path::new(pinned::MOUNT), each);
     }
 
     fn reaches(&self, template: &'static Hook, number: u32) -> bool {

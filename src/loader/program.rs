@@ -6,6 +6,7 @@ use super::relocated::{Code, Relocated};
 use libbpf_rs::libbpf_sys::{self, bpf_func_info, bpf_insn};
 use nix::libc::{EINVAL, ENOSPC, EPERM};
 use std::ffi::CString;
+use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Loads a program for the target in its section.
@@ -15,6 +16,10 @@ pub fn load(object: &Relocated, name: &str, btf: &KernelTypes) -> Result<OwnedFd
     })?;
     let function = match program.section() {
         ("tp_btf", name) => Some(btf.tracepoint(name).ok_or_else(|| unknown("tracepoint", name))?),
+        ("iter", kind) => {
+            let name = format!("bpf_iter_{kind}");
+            Some(btf.function(&name).ok_or_else(|| unknown("iterator", &name))?)
+        }
         ("fentry" | "fexit", name) => Some(btf.function(name).ok_or_else(|| unknown("function", name))?),
         _ => None,
     };
@@ -132,10 +137,14 @@ pub fn owned(fd: i32) -> std::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Runs a program once with this context; returns its return value.
-pub fn run(program: BorrowedFd<'_>, context: &[u64]) -> std::io::Result<u32> {
+/// Runs a program once with this context, on this CPU if one is given; returns its return value.
+pub fn run(program: BorrowedFd<'_>, context: &[u64], cpu: Option<u32>) -> std::io::Result<u32> {
+    /// `BPF_F_TEST_RUN_ON_CPU` of linux/bpf.h (5.10).
+    const ON_CPU: u32 = 1;
     let mut options = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        flags: cpu.map_or(0, |_| ON_CPU),
+        cpu: cpu.unwrap_or(0),
         ..Default::default()
     };
     if !context.is_empty() {
@@ -146,5 +155,20 @@ pub fn run(program: BorrowedFd<'_>, context: &[u64]) -> std::io::Result<u32> {
     match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) } {
         0 => Ok(options.retval),
         error => Err(std::io::Error::from_raw_os_error(-error)),
+    }
+}
+
+/// Reads an iterator to its end; its program writes nothing into it, so that one call does.
+pub fn walk(link: BorrowedFd<'_>) -> std::io::Result<()> {
+    // SAFETY: the descriptor is open during the call.
+    let mut iterator = std::fs::File::from(owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?);
+    let mut nothing = [0; 64];
+    // EAGAIN: after a million objects, or what a file holds.
+    loop {
+        match iterator.read(&mut nothing) {
+            Ok(0) => return Ok(()),
+            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return Err(error),
+            _ => {}
+        }
     }
 }

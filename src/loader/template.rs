@@ -91,6 +91,7 @@ pub fn attach_named(program: &Code, fd: &OwnedFd) -> Result<Attached, Refusal> {
         ("tp_btf" | "fentry" | "fexit", _) => AttachPoint::Typed,
         ("raw_tp", event) => AttachPoint::Raw(event),
         ("cgroup_skb", _) => AttachPoint::Cgroups(program.attach),
+        ("iter", _) => AttachPoint::Iterator,
         (kind @ ("kprobe" | "kretprobe"), function) => {
             AttachPoint::Perf(Event::probe("kprobe", kind == "kretprobe", OsStr::new(function), 0)?)
         }
@@ -104,6 +105,8 @@ enum AttachPoint<'a> {
     /// The function or tracepoint that the program was loaded for.
     Typed,
     Perf(Event),
+    /// Nowhere: the program runs when the iterator is read.
+    Iterator,
     /// All cgroups of v2, with this kind of attachment.
     Cgroups(libbpf_sys::bpf_attach_type),
 }
@@ -115,6 +118,7 @@ impl AttachPoint<'_> {
             AttachPoint::Typed => raw(None, program),
             AttachPoint::Perf(event) => event.open(program),
             AttachPoint::Cgroups(kind) => at_root(kind, program),
+            AttachPoint::Iterator => iterator(program),
         }
     }
 }
@@ -155,6 +159,14 @@ fn at_root(kind: libbpf_sys::bpf_attach_type, program: &OwnedFd) -> Result<Owned
     let root = fs::File::open(cgroups.mount())?;
     // SAFETY: both descriptors are open during the call, and there are no options.
     let fd = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), root.as_raw_fd(), kind, std::ptr::null()) };
+    Ok(owned(fd)?)
+}
+
+/// Makes an iterator's program ready to be read (`bpf_iter_create`).
+fn iterator(program: &OwnedFd) -> Result<OwnedFd, Refusal> {
+    // SAFETY: the descriptor is open during the call, and there are neither target nor options.
+    let fd =
+        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, libbpf_sys::BPF_TRACE_ITER, std::ptr::null()) };
     Ok(owned(fd)?)
 }
 

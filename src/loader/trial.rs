@@ -99,11 +99,12 @@ pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constant
 fn known(object: &BpfObject, wanted: &[LoadRequest], btf: Option<&Path>) -> std::io::Result<KernelTypes> {
     let (mut functions, mut tracepoints) = (BTreeSet::new(), BTreeSet::new());
     let plans = || wanted.iter().map(|wanted| &wanted.plan);
-    for tier in plans().flat_map(|plan| hooks(plan).into_iter().chain(templates(plan))).flat_map(|hook| hook.tiers) {
-        for program in tier.programs {
+    for hook in plans().flat_map(|plan| hooks(plan).into_iter().chain(templates(plan))) {
+        for program in hook.tiers.iter().flat_map(|tier| tier.programs) {
             match program.split_once("__") {
                 Some(("tp", name)) => tracepoints.extend(name.split("___").next()),
                 Some(("fentry" | "fexit", name)) => drop(functions.insert(name)),
+                Some(("iter", _)) => drop(functions.insert(hook.name)),
                 Some(("each_fentry" | "each_fexit", _)) => drop(functions.insert(TEMPLATE)),
                 _ => {}
             }

@@ -6,6 +6,7 @@ mod bashreadline;
 pub mod biolatency;
 mod bioperpid;
 mod biotop;
+mod bpfstat;
 mod btrfsdist;
 mod cachestat;
 mod cgroup_disk;
@@ -115,6 +116,7 @@ pub const MODULES: &[&Spec] = &[
     &statsnoop::SPEC,
     &mountsnoop::SPEC,
     &bashreadline::SPEC,
+    &bpfstat::SPEC,
 ];
 
 /// Returns the module that `module = PATH` or `[NAME]` names.

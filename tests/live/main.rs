@@ -12,6 +12,7 @@ mod bashreadline;
 mod biolatency;
 mod bioperpid;
 mod biotop;
+mod bpfstat;
 mod cachestat;
 mod cgroup_net;
 mod cgroups;

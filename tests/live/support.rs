@@ -51,6 +51,31 @@ pub struct Row {
 }
 
 impl Row {
+    /// Returns all rows of a table.
+    pub fn all(table: &Table) -> Vec<Row> {
+        let value = |row, column| {
+            Some(match table.value(row, column)? {
+                Atom::U32(number) => number.to_string(),
+                Atom::I32(number) => number.to_string(),
+                Atom::I64(number) => number.to_string(),
+                Atom::U64(number) => number.to_string(),
+                Atom::Str(text) => String::from_utf8_lossy(text).into_owned(),
+                other => panic!("{other:?}: a type no module has"),
+            })
+        };
+        let row = |(row, key): (usize, &Key)| {
+            let text = |range| String::from_utf8_lossy(table.text(range)).into_owned();
+            let (id, name) = match key {
+                Key::Index(index) => (*index, index.to_string()),
+                Key::Pid(id, name) | Key::Numbered(id, name) => (*id, text(name)),
+                Key::Name(name) => (row as u32, text(name)),
+                Key::Single => (0, String::new()),
+            };
+            Row { id, name, values: (0..table.columns()).map(|column| value(row, column)).collect() }
+        };
+        table.keys().iter().enumerate().map(row).collect()
+    }
+
     /// Returns the text of a column. Panics if there is none.
     pub fn text(&self, column: usize) -> String {
         self.values[column].clone().unwrap_or_else(|| panic!("column {column} of {self:?}"))
@@ -309,28 +334,7 @@ impl Agent {
 
     /// Returns all rows, with their values as text.
     pub fn rows(&mut self) -> Vec<Row> {
-        let table = self.table();
-        let value = |row, column| {
-            Some(match table.value(row, column)? {
-                Atom::U32(number) => number.to_string(),
-                Atom::I32(number) => number.to_string(),
-                Atom::I64(number) => number.to_string(),
-                Atom::U64(number) => number.to_string(),
-                Atom::Str(text) => String::from_utf8_lossy(text).into_owned(),
-                other => panic!("{other:?}: a type no module has"),
-            })
-        };
-        let row = |(row, key): (usize, &Key)| {
-            let text = |range| String::from_utf8_lossy(table.text(range)).into_owned();
-            let (id, name) = match key {
-                Key::Index(index) => (*index, index.to_string()),
-                Key::Pid(id, name) | Key::Numbered(id, name) => (*id, text(name)),
-                Key::Name(name) => (row as u32, text(name)),
-                Key::Single => (0, String::new()),
-            };
-            Row { id, name, values: (0..self.table.metrics.len()).map(|column| value(row, column)).collect() }
-        };
-        table.keys().iter().enumerate().map(row).collect()
+        Row::all(&self.table())
     }
 
     /// Returns the numbers of a column by name, without rows that have none.

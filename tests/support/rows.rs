@@ -113,7 +113,32 @@ const OWN: [Beside; 67] = [
 ];
 
 /// Metrics of modules beyond those of the Python agent.
-static ADDED: [Beside; 334] = [
+static ADDED: [Beside; 359] = [
+    ("bcc.bpf.prog.name", "bpfstat", 478, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.bpf.prog.type", "bpfstat", 478, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.bpf.prog.tag", "bpfstat", 478, 2, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.bpf.prog.owner", "bpfstat", 478, 3, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.bpf.prog.id", "bpfstat", 478, 4, Type::U32, Sem::DISCRETE, "none"),
+    ("bcc.bpf.prog.own", "bpfstat", 478, 5, Type::U32, Sem::DISCRETE, "none"),
+    ("bcc.bpf.prog.runs.count", "bpfstat", 478, 6, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.bpf.prog.run.time", "bpfstat", 478, 7, Type::U64, Sem::COUNTER, "nanosec"),
+    ("bcc.bpf.prog.misses.count", "bpfstat", 478, 8, Type::U64, Sem::COUNTER, "count"),
+    ("bcc.bpf.prog.memory", "bpfstat", 478, 9, Type::U64, Sem::INSTANT, "byte"),
+    ("bcc.bpf.prog.loaded", "bpfstat", 478, 10, Type::U64, Sem::DISCRETE, "millisec"),
+    ("bcc.bpf.map.name", "bpfstat", 479, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.bpf.map.type", "bpfstat", 479, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.bpf.map.entries.capacity", "bpfstat", 479, 2, Type::U64, Sem::DISCRETE, "count"),
+    ("bcc.bpf.map.entries.used", "bpfstat", 479, 3, Type::U64, Sem::INSTANT, "count"),
+    ("bcc.bpf.map.memory", "bpfstat", 479, 4, Type::U64, Sem::INSTANT, "byte"),
+    ("bcc.bpf.map.owner", "bpfstat", 479, 5, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.bpf.link.type", "bpfstat", 480, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.bpf.link.target", "bpfstat", 480, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.bpf.link.prog", "bpfstat", 480, 2, Type::U32, Sem::DISCRETE, "none"),
+    ("bcc.bpf.link.owner", "bpfstat", 480, 3, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.bpf.total.progs", "bpfstat", 481, 0, Type::U64, Sem::INSTANT, "count"),
+    ("bcc.bpf.total.maps", "bpfstat", 481, 1, Type::U64, Sem::INSTANT, "count"),
+    ("bcc.bpf.total.memory", "bpfstat", 481, 2, Type::U64, Sem::INSTANT, "byte"),
+    ("bcc.bpf.total.run.time", "bpfstat", 481, 3, Type::U64, Sem::COUNTER, "nanosec"),
     ("bcc.nfs.rpc.name", "nfs", 487, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.kvm.exits.count", "kvm", 490, 0, Type::U64, Sem::COUNTER, "count"),
     ("bcc.kvm.exits.time", "kvm", 490, 1, Type::U64, Sem::COUNTER, "nanosec"),
@@ -657,7 +682,7 @@ fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
         let instances = ![
             300, 306, 319, 324, 329, 331, 334, 335, 336, 404, 408, 411, 414, 423, 426, 442, 450, 454, 465, 472, 473,
-            492, 2001, 2004, 2005, 2006, 2007, 2012, 2013, 2014, 2015,
+            481, 492, 2001, 2004, 2005, 2006, 2007, 2012, 2013, 2014, 2015,
         ]
         .contains(&cluster);
         Row {
