@@ -3,6 +3,7 @@
  * The BPF programs, maps and links of the machine, and the processes that hold them. Nothing is attached to what the machine does: the
  * kernel's iterators (kernel/bpf/prog_iter.c and others) run these programs while the agent reads. Each walk writes its rows anew.
  */
+#include "shared/kernel_bpf.h"
 #include "shared/probe.bpf.h"
 
 #define ANON_INODE_FS 0x09041934 /* s_magic of the files that BPF objects are to their processes (include/uapi/linux/magic.h) */
@@ -71,7 +72,7 @@ struct bpfstat_walk {
 
 /* How far the memory of a CPU is from the addresses that the kernel has for variables by CPU. */
 struct bpfstat_cpu {
-	__u64 known;
+	__u64 known; /* 1, or 0 until it has been measured */
 	__u64 offset;
 	__u64 here; /* while it is being measured */
 	__u64 map;
@@ -99,7 +100,7 @@ const volatile __u32 bpfstat_page;
  * Measures the CPU that it runs on: a value of an array by CPU, as a program gets it, less the address that the kernel has for it. The
  * kernel's own table of these distances is no symbol without CONFIG_KALLSYMS_ALL. Addresses go through memory to become numbers.
  */
-ON_CALL(bpf_cpu, __u64 unused)
+ON_CALL(bpf_cpu)
 {
 	volatile struct bpfstat_cpu *cpu = cpu_row(&bpfstat_cpus);
 	void *here = row(&bpfstat_here, 0);
@@ -117,7 +118,10 @@ ON_CALL(bpf_cpu, __u64 unused)
 	return 1;
 }
 
-/* The sum of a variable by CPU with this address, of 4 or 8 bytes. */
+/*
+ * The sum of a variable by CPU with this address, of 4 or 8 bytes. With few branches: the verifier keeps the other side of each until the
+ * end of the program, 8192 of them at most. A read that fails leaves 0.
+ */
 static __always_inline __u64 per_cpu_sum(__u64 address, const __u32 size)
 {
 	__u64 sum = 0;
@@ -127,8 +131,10 @@ static __always_inline __u64 per_cpu_sum(__u64 address, const __u32 size)
 		struct bpfstat_cpu *cpu = row(&bpfstat_cpus, id);
 		__u64 value = 0;
 
-		if (cpu && cpu->known && !bpf_probe_read_kernel(&value, size, (void *)(address + cpu->offset)))
-			sum += size == sizeof(__s32) ? (__s64)(__s32)value : (__s64)value;
+		if (!cpu)
+			break;
+		bpf_probe_read_kernel(&value, size, (void *)(address + cpu->offset));
+		sum += cpu->known * (size == sizeof(__s32) ? (__s64)(__s32)value : (__s64)value);
 	}
 	return sum;
 }
@@ -202,7 +208,8 @@ ON_WALK(bpf_prog, struct bpf_iter_meta *meta, struct bpf_prog *prog)
 
 static __always_inline bool map_by_cpu(int type)
 {
-	return type == BPF_MAP_TYPE_PERCPU_HASH || type == BPF_MAP_TYPE_PERCPU_ARRAY || type == BPF_MAP_TYPE_LRU_PERCPU_HASH || type == BPF_MAP_TYPE_PERCPU_CGROUP_STORAGE;
+	return type == BPF_MAP_TYPE_PERCPU_HASH || type == BPF_MAP_TYPE_PERCPU_ARRAY || type == BPF_MAP_TYPE_LRU_PERCPU_HASH ||
+	       type == BPF_MAP_TYPE_PERCPU_CGROUP_STORAGE;
 }
 
 static __always_inline __u64 pages_of(__u64 bytes)
@@ -218,8 +225,8 @@ static __always_inline __u64 map_estimate(struct bpf_map *map)
 
 	if (map_by_cpu(type))
 		value = ((value + 7) & ~7ULL) * bpfstat_cpu_ids;
-	else if (type == BPF_MAP_TYPE_PROG_ARRAY || type == BPF_MAP_TYPE_PERF_EVENT_ARRAY || type == BPF_MAP_TYPE_CGROUP_ARRAY || type == BPF_MAP_TYPE_ARRAY_OF_MAPS ||
-		 type == BPF_MAP_TYPE_HASH_OF_MAPS)
+	else if (type == BPF_MAP_TYPE_PROG_ARRAY || type == BPF_MAP_TYPE_PERF_EVENT_ARRAY || type == BPF_MAP_TYPE_CGROUP_ARRAY ||
+		 type == BPF_MAP_TYPE_ARRAY_OF_MAPS || type == BPF_MAP_TYPE_HASH_OF_MAPS)
 		value = 4;
 	return pages_of(map->max_entries * ((map->key_size + value + 7) & ~7ULL));
 }
@@ -431,13 +438,18 @@ ON_WALK(bpf_link, struct bpf_iter_meta *meta, struct bpf_link *link)
 
 static __always_inline void hold(struct bpfstat_walk *total, struct task_struct *task, __u64 kind, __u32 id)
 {
-	struct bpfstat_holder *r = row(&bpfstat_holders, total->holders++);
+	struct bpfstat_holder *last = row(&bpfstat_holders, total->holders - 1), *r;
+	__u64 object = kind << 32 | id, process = task->tgid;
 	struct task_struct *leader;
 
+	/* Copies of one descriptor must not take the rows of others. */
+	if (last && last->object == object && last->process == process)
+		return;
+	r = row(&bpfstat_holders, total->holders++);
 	if (!r)
 		return;
-	r->object = kind << 32 | id;
-	r->process = task->tgid;
+	r->object = object;
+	r->process = process;
 	r->own = task->tgid == bpf_get_current_pid_tgid() >> 32;
 	leader = BPF_CORE_READ(task, group_leader);
 	bpf_core_read(&r->comm, sizeof(r->comm), &leader->comm);

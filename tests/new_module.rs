@@ -97,10 +97,16 @@ fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// Headers with types of the kernel, which are no names of the project.
+const KERNEL_TYPES: [&str; 2] = ["kernel.h", "kernel_bpf.h"];
+
 /// Returns what the headers of bpf/shared offer: functions and macros, and structs of their own.
 fn names_in_headers() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for path in files(&Path::new(ROOT).join("bpf/shared")).iter().filter(|path| !path.ends_with("kernel.h")) {
+    for path in files(&Path::new(ROOT).join("bpf/shared"))
+        .iter()
+        .filter(|path| !KERNEL_TYPES.iter().any(|header| path.ends_with(header)))
+    {
         for line in fs::read_to_string(path).unwrap().lines() {
             let name = line.strip_prefix("#define ").or_else(|| line.strip_prefix("struct "));
             let function =

@@ -67,7 +67,7 @@ pub fn since_1970(monotonic: u64) -> u64 {
 }
 
 /// Returns when the machine was started, in milliseconds since 1970, by its clock now.
-pub fn started() -> u64 {
+pub fn boot_time() -> u64 {
     let up = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
     let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     today.saturating_sub(up).as_millis() as u64

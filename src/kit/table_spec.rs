@@ -55,6 +55,11 @@ impl TableSpec {
         TableSpec { summary, cluster, shape: Shape::Named { max }, metrics, ..TableSpec::NEW }
     }
 
+    /// Metrics with an instance for each number that something has, such as a CPU.
+    pub const fn numbered(summary: &'static str, cluster: u32, metrics: &'static [MetricDef]) -> TableSpec {
+        TableSpec { summary, cluster, shape: Shape::Numbered, metrics, ..TableSpec::NEW }
+    }
+
     /// Rows of the latest events, the latest first, as many as the option `process_count` says.
     pub const fn latest(summary: &'static str, cluster: u32, metrics: &'static [MetricDef]) -> TableSpec {
         let shape = Shape::Rows { count: "process_count", order: RowOrder::Latest };

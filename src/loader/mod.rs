@@ -1,8 +1,10 @@
 //! The interface to the kernel: loading the BPF object by trial, and reading its maps. `unsafe` is here and in `bpf`
 //! only.
 
+mod bpffs;
 mod btf;
 mod excerpt;
+mod fdinfo;
 mod features;
 mod footprint;
 mod helper;
@@ -21,7 +23,6 @@ mod pair_options;
 mod pair_sampling;
 mod perf_event;
 mod permission;
-mod pinned;
 mod pins;
 mod program;
 mod refusal;

@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::relocated::Relocated;
 use super::ring::Ring;
 use super::sparse::Sparse;
-use super::{held, perf_event, pinned, program, template};
+use super::{bpffs, held, perf_event, program, template};
 use crate::bpf::{BpfObject, Feature, Part};
 use crate::kit::{Attachment, Hook, Kernel, KernelError, MapDef, MapKind, PinnedObject, Sampling, Target, Tier};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -410,8 +410,7 @@ impl Kernel for Loaded {
     }
 
     fn call_on(&self, hook: &'static Hook, cpu: u32) -> Result<u32, KernelError> {
-        // Its program has an argument, since a raw tracepoint's context is never empty.
-        Ok(program::run(self.called(hook)?.as_fd(), &[0], Some(cpu)).map_err(Refusal::from)?)
+        Ok(program::run(self.called(hook)?.as_fd(), &[], Some(cpu)).map_err(Refusal::from)?)
     }
 
     fn walk(&self, hook: &'static Hook) -> Result<(), KernelError> {
@@ -424,7 +423,7 @@ impl Kernel for Loaded {
     }
 
     fn pinned(&self, each: &mut dyn FnMut(PinnedObject)) {
-        pinned::walk(Path::new(pinned::MOUNT), each);
+        bpffs::walk(Path::new(bpffs::MOUNT), each);
     }
 
     fn reaches(&self, template: &'static Hook, number: u32) -> bool {

@@ -163,7 +163,7 @@ pub fn walk(link: BorrowedFd<'_>) -> std::io::Result<()> {
     // SAFETY: the descriptor is open during the call.
     let mut iterator = std::fs::File::from(owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?);
     let mut nothing = [0; 64];
-    // EAGAIN: after a million objects, or what a file holds.
+    // The kernel interrupts a walk after a million objects with EAGAIN, and goes on where it was.
     loop {
         match iterator.read(&mut nothing) {
             Ok(0) => return Ok(()),

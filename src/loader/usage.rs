@@ -1,13 +1,13 @@
 //! Statistics of the kernel about loaded programs and maps: `bpf_obj_get_info_by_fd`, `/proc/self/fdinfo`, and
 //! `BPF_ENABLE_STATS`. Reading them costs system calls, so it is done only for fetches that ask for them.
 
+use super::fdinfo::{fdinfo, number_in};
 use super::{held, Loaded};
 use libbpf_rs::libbpf_sys::{self, bpf_prog_info};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use nix::libc;
 use nix::time::{clock_gettime, ClockId};
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -158,11 +158,7 @@ pub(super) fn info(program: BorrowedFd<'_>) -> Option<ProgramUsage> {
 
 /// Returns the memory of a map or program from its fdinfo, in bytes.
 pub(super) fn memory(map: BorrowedFd<'_>) -> Option<u64> {
-    let mut text = [0; 1024];
-    // One read: the file's size is not known before, and `read_to_string` would feel its way.
-    let length = File::open(format!("/proc/self/fdinfo/{}", map.as_raw_fd())).ok()?.read(&mut text).ok()?;
-    let text = String::from_utf8_lossy(&text[..length]);
-    text.lines().find_map(|line| line.strip_prefix("memlock:"))?.trim().parse().ok()
+    number_in(&fdinfo(map)?, "memlock:")
 }
 
 /// Returns the resident memory of this process in bytes.

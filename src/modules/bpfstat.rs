@@ -3,9 +3,10 @@
 use crate::bpf::types::{self, bpfstat_cpu, bpfstat_holder, bpfstat_link, bpfstat_map, bpfstat_prog, bpfstat_walk};
 use crate::bpf::Field;
 use crate::host::btf_encoding::{enumerators, KERNEL_TYPES};
-use crate::host::{online_cpus, page_size, started, until_nul};
+use crate::host::{boot_time, online_cpus, page_size, until_nul};
 use crate::kit::*;
 use crate::{iterator, maps, metrics};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -27,13 +28,7 @@ mod programs {
         LOADED: u64 = 10 "bpf.prog.loaded" DISCRETE MSEC "when the program was loaded, since 1970";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "each BPF program",
-        cluster: 478,
-        shape: Shape::Numbered,
-        metrics: METRICS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::numbered("each BPF program", 478, METRICS);
 
     pub fn put(module: &Bpfstat, of: Row<'_, bpfstat_prog>, table: &mut Table) {
         let id = of.get(bpfstat_prog::id) as u32;
@@ -51,7 +46,7 @@ mod programs {
             .set(RUNS, of.get(bpfstat_prog::runs))
             .set(RUN_TIME, of.get(bpfstat_prog::ns))
             .set(MEMORY, of.get(bpfstat_prog::pages) * module.page)
-            .set(LOADED, module.started + of.get(bpfstat_prog::loaded) / 1_000_000);
+            .set(LOADED, module.boot_time + of.get(bpfstat_prog::loaded) / 1_000_000);
         let misses = of.get(bpfstat_prog::misses);
         if misses != UNKNOWN {
             row.set(MISSES, misses);
@@ -71,8 +66,7 @@ mod every_map {
         OWNER: str = 5 "bpf.map.owner" DISCRETE NONE "who holds the BPF map";
     }
 
-    pub static TABLE: TableSpec =
-        TableSpec { summary: "each BPF map", cluster: 479, shape: Shape::Numbered, metrics: METRICS, ..TableSpec::NEW };
+    pub static TABLE: TableSpec = TableSpec::numbered("each BPF map", 479, METRICS);
 
     pub fn put(module: &Bpfstat, of: Row<'_, bpfstat_map>, table: &mut Table) {
         let id = of.get(bpfstat_map::id) as u32;
@@ -103,13 +97,7 @@ mod links {
         OWNER: str = 3 "bpf.link.owner" DISCRETE NONE "who holds the BPF link";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "each BPF link",
-        cluster: 480,
-        shape: Shape::Numbered,
-        metrics: METRICS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::numbered("each BPF link", 480, METRICS);
 
     pub fn put(module: &Bpfstat, of: Row<'_, bpfstat_link>, table: &mut Table) {
         let id = of.get(bpfstat_link::id) as u32;
@@ -186,11 +174,13 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// Number of objects of each kind with a row of their own, and of descriptors for them. Totals count those beyond.
+/// Number of objects of each kind with a row of their own, and of descriptors of them.
 const MOST: usize = 4096;
 const MOST_HOLDERS: usize = 8192;
-/// Age at which owners are looked up again, which looks at each open file of the machine.
-const OWNERS_LAST: Duration = Duration::from_secs(1);
+/// Age at which holders are looked up again, which looks at each open file of the machine.
+const HOLDERS_LAST: Duration = Duration::from_secs(1);
+/// Age at which paths are looked up again, which opens each of them.
+const PATHS_LAST: Duration = Duration::from_secs(10);
 /// Number of the kernel side for what the kernel does not count.
 const UNKNOWN: u64 = 1 << 63;
 /// Number of processes that the name of an owner has.
@@ -224,30 +214,34 @@ fn words(enumerators: Vec<(u32, String)>, prefix: &str) -> HashMap<u32, String> 
     enumerators.iter().filter_map(|(number, name)| Some((*number, word(name)?))).collect()
 }
 
-fn word(words: &HashMap<u32, String>, number: u64) -> String {
+fn word(words: &HashMap<u32, String>, number: u64) -> Cow<'_, str> {
     let known = u32::try_from(number).ok().and_then(|number| words.get(&number));
-    known.cloned().unwrap_or_else(|| number.to_string())
+    known.map_or_else(|| number.to_string().into(), Cow::from)
 }
 
-/// Holders of objects: processes with a descriptor, or else a path.
+type Object = (ObjectKind, u32);
+
+/// Who keeps objects: processes with a descriptor, and paths.
 #[derive(Default)]
 struct Owners {
-    at: Option<Instant>,
-    found: HashMap<(ObjectKind, u32), Owner>,
+    holders: HashMap<Object, Holders>,
+    /// When holders and paths were looked up.
+    holders_at: Option<Instant>,
+    paths: HashMap<Object, String>,
+    paths_at: Option<Instant>,
 }
 
-/// The holders of an object.
+/// The processes that hold an object, with their command names.
 #[derive(Default)]
-struct Owner {
+struct Holders {
     is_own: bool,
     processes: BTreeMap<u32, Vec<u8>>,
     /// Processes that hold a link of the program: named if none holds the program itself.
     by_link: BTreeMap<u32, Vec<u8>>,
-    path: Option<String>,
 }
 
-impl Owner {
-    /// Returns the first processes, `NAME(PID)`, with the number of others, or the path.
+impl Holders {
+    /// Returns the first processes, `NAME(PID)`, and the number of others.
     fn name(&self) -> String {
         let holders = if self.processes.is_empty() { &self.by_link } else { &self.processes };
         let name = |(pid, comm): (&u32, &Vec<u8>)| format!("{}({pid})", String::from_utf8_lossy(comm));
@@ -255,48 +249,63 @@ impl Owner {
         if let Some(others) = holders.len().checked_sub(NAMED_OWNERS).filter(|others| *others > 0) {
             names.push(format!("{others} more"));
         }
-        names.extend(self.path.clone().filter(|_| holders.is_empty()));
         names.join(", ")
     }
 }
 
+/// True if what was looked up then is older than that.
+fn is_old(at: Option<Instant>, most: Duration) -> bool {
+    at.is_none_or(|at| at.elapsed() >= most)
+}
+
 impl Owners {
-    /// Looks up owners unless that was done a moment ago.
+    /// Looks up owners, as far as what is known of them is too old.
     fn refresh(&mut self, kernel: &dyn Kernel) -> Result<(), KernelError> {
-        if self.at.is_some_and(|at| at.elapsed() < OWNERS_LAST) {
-            return Ok(());
+        if is_old(self.holders_at, HOLDERS_LAST) {
+            kernel.walk(&WALK_FILES)?;
+            self.holders.clear();
+            latest(kernel, HOLDERS, bpfstat_walk::holders).for_each(|row| self.add(row));
+            self.holders_at = Some(Instant::now());
         }
-        kernel.walk(&WALK_FILES)?;
-        self.found.clear();
-        for row in latest(kernel, HOLDERS, bpfstat_walk::holders) {
-            let (object, process) = (row.get(bpfstat_holder::object), row.get(bpfstat_holder::process) as u32);
-            let kind = match object >> 32 {
-                1 => ObjectKind::Map,
-                2 => ObjectKind::Link,
-                _ => ObjectKind::Program,
-            };
-            let owner = self.found.entry((kind, object as u32)).or_default();
-            owner.is_own |= row.get(bpfstat_holder::own) != 0;
-            let holders = if object >> 32 == 3 { &mut owner.by_link } else { &mut owner.processes };
-            holders.entry(process).or_insert_with(|| {
-                let comm: [u8; 16] = row.bytes(bpfstat_holder::comm);
-                until_nul(&comm).to_vec()
+        if is_old(self.paths_at, PATHS_LAST) {
+            self.paths.clear();
+            kernel.pinned(&mut |object| {
+                let path = self.paths.entry((object.kind, object.id));
+                path.or_insert_with(|| object.path.display().to_string());
             });
+            self.paths_at = Some(Instant::now());
         }
-        kernel.pinned(&mut |object| {
-            let owner = self.found.entry((object.kind, object.id)).or_default();
-            owner.path.get_or_insert_with(|| object.path.display().to_string());
-        });
-        self.at = Some(Instant::now());
         Ok(())
     }
 
+    fn add(&mut self, row: Row<'_, bpfstat_holder>) {
+        /// `HELD_MAP`, `HELD_LINK` and `HELD_BY_LINK` of the kernel side.
+        const MAP: u64 = 1;
+        const LINK: u64 = 2;
+        const BY_LINK: u64 = 3;
+        let object = row.get(bpfstat_holder::object);
+        let kind = match object >> 32 {
+            MAP => ObjectKind::Map,
+            LINK => ObjectKind::Link,
+            _ => ObjectKind::Program,
+        };
+        let of = self.holders.entry((kind, object as u32)).or_default();
+        of.is_own |= row.get(bpfstat_holder::own) != 0;
+        let processes = if object >> 32 == BY_LINK { &mut of.by_link } else { &mut of.processes };
+        processes.entry(row.get(bpfstat_holder::process) as u32).or_insert_with(|| {
+            let comm: [u8; 16] = row.bytes(bpfstat_holder::comm);
+            until_nul(&comm).to_vec()
+        });
+    }
+
+    /// Returns the processes that hold an object, or else its path; empty if only the kernel keeps it.
     fn name(&self, kind: ObjectKind, id: u32) -> String {
-        self.found.get(&(kind, id)).map(Owner::name).unwrap_or_default()
+        let holders = self.holders.get(&(kind, id)).map(Holders::name);
+        holders.or_else(|| self.paths.get(&(kind, id)).cloned()).unwrap_or_default()
     }
 
     fn is_own(&self, kind: ObjectKind, id: u32) -> bool {
-        self.found.get(&(kind, id)).is_some_and(|owner| owner.is_own)
+        self.holders.get(&(kind, id)).is_some_and(|holders| holders.is_own)
     }
 }
 
@@ -314,7 +323,7 @@ struct Bpfstat {
     words: Words,
     page: u64,
     /// When the machine was started, in milliseconds since 1970. Read once: a clock that is set does not move all programs.
-    started: u64,
+    boot_time: u64,
     owners: Owners,
     measured: BTreeSet<usize>,
     /// Run time of each program at the last look, and of those that are gone.
@@ -328,12 +337,31 @@ impl Bpfstat {
         Bpfstat {
             words,
             page: page_size(),
-            started: started(),
+            boot_time: boot_time(),
             owners: Owners::default(),
             measured: BTreeSet::new(),
             run_times: BTreeMap::new(),
             gone: 0,
             log: EveryMinute::default(),
+        }
+    }
+
+    /// Says in the log that objects or descriptors found no row.
+    fn tell_of_those_beyond(&mut self, kernel: &dyn Kernel) {
+        let Some(walk) = kernel.rows(WALKS).get(0) else { return };
+        let kinds = [
+            ("BPF programs", bpfstat_walk::progs, MOST),
+            ("BPF maps", bpfstat_walk::maps, MOST),
+            ("BPF links", bpfstat_walk::links, MOST),
+            ("descriptors of BPF objects", bpfstat_walk::holders, MOST_HOLDERS),
+        ];
+        for (what, count, most) in kinds {
+            let found = walk.get(count);
+            if found > most as u64 {
+                if let Some(more) = self.log.due() {
+                    crate::module_log!(warn, "the machine has {found} {what}, of which {most} are shown{more}");
+                }
+            }
         }
     }
 
@@ -436,7 +464,10 @@ impl Module for Bpfstat {
             .table(&every_map::TABLE, |module, kernel, table| module.maps(kernel, table).map_err(refused))
             .table(&links::TABLE, |module, kernel, table| module.links(kernel, table).map_err(refused))
             .table(&totals::TABLE, |module, kernel, table| module.totals(kernel, table).map_err(refused))
-            .tick(|module, kernel| module.measure(kernel))
+            .tick(|module, kernel| {
+                module.measure(kernel);
+                module.tell_of_those_beyond(kernel);
+            })
             .started()
     }
 }
@@ -494,7 +525,7 @@ mod tests {
         hold(&fake, (0, 41), 12, false);
         hold(&fake, (0, 41), 9, true);
         hold(&fake, (3, 41), 77, false);
-        let module = Box::new(Bpfstat { page: 4096, started: 1_000_000, ..Bpfstat::new(words()) });
+        let module = Box::new(Bpfstat { page: 4096, boot_time: 1_000_000, ..Bpfstat::new(words()) });
         let running = module.start(&fake);
         let table = fake.filled(&programs::TABLE, &running);
         assert_eq!(table.names(), ["41 count_things"]);
@@ -509,13 +540,15 @@ mod tests {
 
     #[test]
     fn an_object_that_nobody_holds_has_its_path_for_an_owner() {
+        let of = (ObjectKind::Program, 7);
+        let mut owners = Owners { paths: HashMap::from([(of, "/sys/fs/bpf/x".into())]), ..Owners::default() };
+        assert_eq!([owners.name(of.0, of.1), owners.name(ObjectKind::Map, 7)], ["/sys/fs/bpf/x", ""]);
+        let by_link = BTreeMap::from([(8, b"linker".to_vec())]);
+        owners.holders.insert(of, Holders { by_link, ..Holders::default() });
+        assert_eq!(owners.name(of.0, of.1), "linker(8)");
         let many: BTreeMap<u32, Vec<u8>> = (1..=5).map(|pid| (pid, b"a".to_vec())).collect();
-        let mut owner = Owner { path: Some("/sys/fs/bpf/x".into()), ..Owner::default() };
-        assert_eq!(owner.name(), "/sys/fs/bpf/x");
-        owner.by_link = BTreeMap::from([(8, b"linker".to_vec())]);
-        assert_eq!(owner.name(), "linker(8)");
-        owner.processes = many;
-        assert_eq!(owner.name(), "a(1), a(2), a(3), 2 more");
+        owners.holders.entry(of).or_default().processes = many;
+        assert_eq!(owners.name(of.0, of.1), "a(1), a(2), a(3), 2 more");
     }
 
     #[test]

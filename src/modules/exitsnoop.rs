@@ -91,13 +91,7 @@ mod signals {
         COUNT: u64 = 0 "proc.exits.signal.count" COUNTER COUNT "processes that ended by a signal, by its name";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "each signal that ended a process",
-        cluster: 405,
-        shape: Shape::Numbered,
-        metrics: METRICS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::numbered("each signal that ended a process", 405, METRICS);
 
     pub fn fill(kernel: &dyn Kernel, table: &mut Table) {
         let rows = kernel.rows(COUNTS);

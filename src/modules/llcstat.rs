@@ -17,8 +17,7 @@ mod cpu {
         MISSES: u64 = 1 "hw.llc.misses.count" COUNTER COUNT "references that the last-level cache did not have, by CPU";
     }
 
-    pub static TABLE: TableSpec =
-        TableSpec { summary: "each CPU", cluster: 482, shape: Shape::Numbered, metrics: METRICS, ..TableSpec::NEW };
+    pub static TABLE: TableSpec = TableSpec::numbered("each CPU", 482, METRICS);
 
     pub fn put(row: RowMut<'_>, counts: Counts) {
         row.set(REFERENCES, counts[0]).set(MISSES, counts[1]);

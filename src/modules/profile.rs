@@ -48,14 +48,8 @@ mod by_stack {
         SAMPLES: u64 = 0 "proc.stacks" COUNTER COUNT "stack sampling: samples by stack, as flame graphs take them";
     }
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "each stack",
-        cluster: 310,
-        shape: Shape::Numbered,
-        metrics: METRICS,
-        started_by: Some(&super::TABLE),
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec =
+        TableSpec { started_by: Some(&super::TABLE), ..TableSpec::numbered("each stack", 310, METRICS) };
 
     pub fn fill(stacks: &Stacks, table: &mut Table) {
         stacks.fill(table, SAMPLES);

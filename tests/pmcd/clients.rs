@@ -1,7 +1,7 @@
 //! Several clients at once: they see the same count, which never steps back.
 
 use crate::instance::Pmcd;
-use crate::support::{lacks, tracer::held, wait_for};
+use crate::support::{config, lacks, tracer::held, wait_for};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,22 @@ fn profiles_of_clients_do_not_mix() {
     }
     let text = String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned();
     assert!(text.contains("0-1") && !text.contains("2-3"), "{text}");
+}
+
+/// The programs of an agent are its own to pmcd's clients: held by its process, and as many as it says itself.
+#[test]
+fn programs_of_the_agent_are_held_by_its_process() {
+    let Some(pmcd) = Pmcd::beside(&config(&["sysfork", "bpfstat"]), &[]) else { return };
+    let own: Vec<String> =
+        pmcd.values("bcc.bpf.prog.own").into_iter().filter(|of| of.1 == "1").map(|of| of.0).collect();
+    assert!(own.len() >= 5, "{own:?}");
+    let owners = pmcd.values("bcc.bpf.prog.owner");
+    for program in &own {
+        let (_, owner) = owners.iter().find(|of| of.0 == *program).unwrap_or_else(|| panic!("{program}: {owners:?}"));
+        assert!(owner.contains("pmdacorebcc("), "{program}: {owner}");
+    }
+    let all: usize = pmcd.values("bcc.bpf.total.progs")[0].1.parse().unwrap();
+    assert!(all >= own.len(), "{all}");
 }
 
 /// While the thread that collects is stuck and three clients ask each second, other requests to pmcd are answered as fast as before.

@@ -34,13 +34,9 @@ pub static STATUS: &TableSpec = &status::TABLE;
 
 /// The table of stacks.
 pub static TABLE: TableSpec = TableSpec {
-    summary: "each stack",
-    cluster: 448,
-    shape: Shape::Numbered,
-    metrics: METRICS,
     options: &["stacks"],
     started_by: Some(&status::TABLE),
-    ..TableSpec::NEW
+    ..TableSpec::numbered("each stack", 448, METRICS)
 };
 
 /// Time for names of new stacks at once: the first of a program takes the reading of its symbols, and a client waits meanwhile.

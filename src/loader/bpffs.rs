@@ -1,12 +1,12 @@
-//! BPF objects that have a path, of whoever pinned them (`BPF_OBJ_GET` of bpf(2)).
+//! BPF objects with a path in a BPF file system, whoever pinned them (`BPF_OBJ_GET` of bpf(2)).
 
+use super::fdinfo::{fdinfo, number_in};
 use super::program::owned;
 use crate::kit::{ObjectKind, PinnedObject};
 use libbpf_rs::libbpf_sys;
 use std::ffi::CString;
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -25,13 +25,14 @@ pub fn walk(directory: &Path, each: &mut dyn FnMut(PinnedObject)) {
 
 fn below(directory: &Path, deeper: usize, left: &mut usize, each: &mut dyn FnMut(PinnedObject)) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let (Ok(kind), Some(rest)) = (entry.file_type(), left.checked_sub(1)) else { return };
+        let Some(rest) = left.checked_sub(1) else { return };
         *left = rest;
+        let Ok(kind) = entry.file_type() else { continue };
         let path = entry.path();
         if kind.is_dir() && deeper > 0 {
             below(&path, deeper - 1, left, each);
         } else if kind.is_file() {
-            if let Some((kind, id)) = open(&path).and_then(|object| identity(&object)) {
+            if let Some((kind, id)) = open(&path).and_then(|object| identity(&fdinfo(object.as_fd())?)) {
                 each(PinnedObject { kind, id, path });
             }
         }
@@ -46,19 +47,10 @@ fn open(path: &Path) -> Option<OwnedFd> {
 }
 
 /// Returns the kind and the identifier of an object, from its fdinfo.
-fn identity(object: &OwnedFd) -> Option<(ObjectKind, u32)> {
-    let mut text = [0; 1024];
-    let length = File::open(format!("/proc/self/fdinfo/{}", object.as_raw_fd())).ok()?.read(&mut text).ok()?;
-    identity_in(&String::from_utf8_lossy(&text[..length]))
-}
-
-fn identity_in(fdinfo: &str) -> Option<(ObjectKind, u32)> {
+fn identity(fdinfo: &str) -> Option<(ObjectKind, u32)> {
     // A link has the identifier of its program, too.
     let kinds = [("link_id:", ObjectKind::Link), ("prog_id:", ObjectKind::Program), ("map_id:", ObjectKind::Map)];
-    kinds.into_iter().find_map(|(key, kind)| {
-        let id = fdinfo.lines().find_map(|line| line.strip_prefix(key))?;
-        Some((kind, id.trim().parse().ok()?))
-    })
+    kinds.into_iter().find_map(|(key, kind)| Some((kind, number_in(fdinfo, key)?)))
 }
 
 #[cfg(test)]
@@ -67,7 +59,7 @@ mod tests {
 
     #[test]
     fn the_fdinfo_of_an_object_has_its_kind_and_identifier() {
-        let of = |text| identity_in(text);
+        let of = |text| identity(text);
         assert_eq!(of("pos:\t0\nprog_type:\t5\nprog_id:\t41\n"), Some((ObjectKind::Program, 41)));
         assert_eq!(of("link_type:\titer\nlink_id:\t7\nprog_tag:\tab\nprog_id:\t41\n"), Some((ObjectKind::Link, 7)));
         assert_eq!(of("map_type:\t2\nmap_id:\t9\nfrozen:\t0\n"), Some((ObjectKind::Map, 9)));
