@@ -11,9 +11,9 @@ import time
 
 
 class Pmcd:
-    """pmcd with both agents, on a free port of the loopback, with everything it writes in `folder`."""
+    """pmcd with agents, on a free port of the loopback, with everything it writes in `folder`. `names`: further trees and their domains."""
 
-    def __init__(self, folder, agents):
+    def __init__(self, folder, agents, names=()):
         self.folder, self.folder_text = folder, str(folder)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -21,7 +21,8 @@ class Pmcd:
         lines = ["pmcd\t2\tdso\tpmcd_init\t/var/lib/pcp/pmdas/pmcd/pmda_pmcd.so"]
         lines += [f"{name}\t{domain}\tpipe\tbinary\t{notready}{command}" for name, domain, notready, command in agents]
         (folder / "pmcd.conf").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        names = "root {\n\tpmcd\n" + "".join(f"\t{name}\t{domain}:*:*\n" for name, domain, _, _ in agents) + "}\n"
+        names = (*((name, domain) for name, domain, _, _ in agents), *names)
+        names = "root {\n\tpmcd\n" + "".join(f"\t{name}\t{domain}:*:*\n" for name, domain in names) + "}\n"
         (folder / "root").write_text(names + "pmcd {\n\tversion\t2:0:2\n}\n", encoding="utf-8")
         environment = dict(
             os.environ,
@@ -31,7 +32,7 @@ class Pmcd:
             PCP_LOG_DIR=self.folder_text,
             PMCD_SOCKET=f"{folder}/pmcd.socket",
         )
-        command = ["/usr/lib/pcp/bin/pmcd", "-f", "-A", "-p", str(self.port), "-i", "127.0.0.1", "-U", "root"]
+        command = ["/usr/lib/pcp/bin/pmcd", "-f", "-A", "-t", "60", "-p", str(self.port), "-i", "127.0.0.1", "-U", "root"]
         command += ["-s", f"{folder}/pmcd.socket", "-c", f"{folder}/pmcd.conf", "-l", f"{folder}/pmcd.log", "-n", f"{folder}/root"]
         self.process = subprocess.Popen(command, env=environment, cwd=folder)
 

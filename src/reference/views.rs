@@ -213,7 +213,7 @@ pub static DASHBOARDS: &[Dashboard] = &[
     },
     Dashboard {
         id: "tcp",
-        title: "eBPF TCP",
+        title: "eBPF network",
         choice: None,
         panels: &[
             columns!("Connections now", "Bytes of the last interval by connection.", "tcptop", "bcc.proc.io.net.tcptop.":
@@ -226,9 +226,41 @@ pub static DASHBOARDS: &[Dashboard] = &[
                 "bcc.net.tcp.connects.refused.count" => "refused",
                 "bcc.net.tcp.connects.timedout.count" => "timed out",
                 "bcc.net.tcp.connects.unreachable.count" => "unreachable"),
+            quantiles!("Round trips", "Times of TCP sessions that closed, from segment to acknowledgement.", "tcprtt": "bcc.net.tcp.rtt" => ""),
+            panel!(Lines "Drops", "Packets a second that the kernel dropped, by the reason that it gives.", "netdrops", in "cps": "bcc.net.drop.count" => "$instance"),
+            panel!(Lines "Resets", "TCP resets a second.", "netdrops", in "cps":
+                "bcc.net.tcp.resets.sent.count" => "sent",
+                "bcc.net.tcp.resets.received.count" => "received"),
+            quantiles!("Name servers", "Time from a question over UDP to its answer.", "dns": "bcc.net.dns" => ""),
+            panel!(Lines "Questions that fail", "Questions a second that name servers refuse or do not answer.", "dns", in "cps":
+                "bcc.net.dns.errors.servfail.count" => "failure of the server",
+                "bcc.net.dns.errors.nxdomain.count" => "no such name",
+                "bcc.net.dns.errors.refused.count" => "refused",
+                "bcc.net.dns.timeouts.count" => "no answer"),
             panel!(Table "Traffic by process", "Bytes a second that processes send and receive.", "netproc", in "binBps":
                 "bcc.proc.net.tcp.send.bytes" => "TCP sent",
                 "bcc.proc.net.tcp.recv.bytes" => "TCP received"),
+        ],
+    },
+    Dashboard {
+        id: "kernel",
+        title: "eBPF kernel",
+        choice: None,
+        panels: &[
+            panel!(Lines "Softirqs", "Runs a second by vector.", "softirqs", in "cps": "bcc.irq.soft.run.count" => "$instance"),
+            panel!(Lines "Time of softirqs", "Slowest per cent of runs in the last minute.", "softirqs": "bcc.irq.soft.run.p99" => "$instance p99"),
+            panel!(Lines "Interrupts", "Runs of handlers a second, by interrupt and handler.", "hardirqs", in "cps": "bcc.irq.hard.run.count" => "$instance"),
+            panel!(Lines "Time of interrupts", "Slowest per cent of handlers in the last minute.", "hardirqs": "bcc.irq.hard.run.p99" => "$instance p99"),
+            panel!(Lines "Pauses for memory", "Pauses a second that tasks take to reclaim memory, or above the limit of dirty pages.", "stalls", in "cps":
+                "bcc.mem.stall.direct.count" => "reclaim",
+                "bcc.mem.stall.memcg.count" => "reclaim of a cgroup",
+                "bcc.mem.stall.compact.count" => "compaction",
+                "bcc.mem.stall.dirty.count" => "dirty pages"),
+            panel!(Lines "Exits of virtual machines", "Exits a second, and of these to the machine's emulator.", "kvm", in "cps":
+                "bcc.kvm.exits.count" => "$instance",
+                "bcc.kvm.user.all.count" => "$instance to the emulator"),
+            columns!("BPF programs", "All of the machine, with the time that they took while statistics are on.", "bpfstat", "bcc.bpf.prog.":
+                "name" "type" "owner" "memory" "runs.count" "run.time"),
         ],
     },
     Dashboard {
