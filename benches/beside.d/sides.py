@@ -96,15 +96,6 @@ class Side:
                 metric = line.split(".", 1)[-1]
         return found
 
-    def maps(self):
-        """KiB of the kernel's memory in its maps and programs."""
-        held_by = {}
-        for info in Path(f"/proc/{self.pid}/fdinfo").iterdir():
-            fields = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
-            if "memlock" in fields:
-                held_by["map", fields.get("map_id"), fields.get("prog_id")] = int(fields["memlock"])
-        return sum(held_by.values()) / 1024
-
 
 def kernel_counts():
     """What the kernel itself counts: completed requests, arrivals on a CPU, new tasks, context switches, retransmitted segments."""

@@ -156,6 +156,16 @@ def memory(pid):
     return fields
 
 
+def memory_of_maps(pid):
+    """KiB of the kernel's memory in the maps and programs that a process holds."""
+    held = {}
+    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+        fields = dict(line.split(":", 1) for line in info.read_text(encoding="ascii").splitlines() if ":" in line)
+        if "memlock" in fields:
+            held[fields.get("map_id"), fields.get("prog_id")] = int(fields["memlock"])
+    return sum(held.values()) / 1024
+
+
 def cpu_seconds(pid):
     """Processor time of a process, those of its threads included that have ended: its CPU clock (clock_getcpuclockid(3))."""
     return time.clock_gettime(~pid << 3 | 2)
