@@ -26,7 +26,8 @@ sudo benches/events --only costs	it takes minutes and a JVM
 sudo benches/events --only callers	it takes minutes and a release build
 sudo benches/events --only switches	it takes minutes and a release build
 sudo benches/programs	it takes minutes and a release build
-sudo benches/beside	it takes a virtual machine
+sudo benches/beside agents	it takes a virtual machine
+sudo benches/beside metrics	it takes a virtual machine
 sudo benches/waits	it takes minutes'
 # These come last, since there is nothing to ask afterwards.
 last='sudo ./Remove'
