@@ -30,6 +30,8 @@ use thiserror::Error;
 const MOUNT: &str = "/sys/fs/bpf";
 /// Prefix of the names of pinned programs; no map has a name like it.
 const PROGRAM: &str = "program=";
+/// Status of a unit whose counts go on.
+const CONTINUES: &str = "pinned; continues the counts of an agent before";
 /// Time for the previous agent to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -80,6 +82,8 @@ struct Pins {
     ending: Vec<Ending>,
     /// Programs of an earlier agent that count until their successors are attached.
     before: Vec<Before>,
+    /// Units and programs of an earlier agent that counted until this one took them over.
+    ran_on: BTreeSet<(String, String)>,
     /// Units to be pinned once the previous agent has ended.
     late: Vec<Late>,
 }
@@ -153,6 +157,7 @@ static PINS: Mutex<Pins> = Mutex::new(Pins {
     users: BTreeMap::new(),
     ending: Vec::new(),
     before: Vec::new(),
+    ran_on: BTreeSet::new(),
     late: Vec::new(),
 });
 
@@ -172,6 +177,8 @@ pub struct PinUser {
     /// Unit.
     pub unit: String,
     directory: Option<PathBuf>,
+    /// True if its maps have counts of an agent before.
+    continues: bool,
     _token: Arc<()>,
 }
 
@@ -182,14 +189,17 @@ impl PinUser {
     }
 
     /// Makes an attached program run on when the agent ends. Programs at perf events (tracepoints, kprobes, uprobes)
-    /// end with it.
+    /// end with it. The unit's status says so where the one of the agent before did not run on until now.
     pub fn let_run(&self, program: &str, link: BorrowedFd<'_>) {
+        let pins = &mut *held(&PINS);
+        if !pins.ran_on.remove(&(self.unit.clone(), program.to_owned())) && self.continues {
+            pins.states.entry(self.unit.clone()).or_default().say_gap(&self.unit);
+        }
         if !outlives(link) {
             log::info!("{}: {program} ends with the agent, as each tracepoint, kprobe and uprobe", self.unit);
             return;
         }
         let Some(directory) = &self.directory else {
-            let mut pins = held(&PINS);
             if let (Some(late), Ok(link)) = (pins.late_of(&self.unit), link.try_clone_to_owned()) {
                 late.links.push((program.to_owned(), link));
             }
@@ -434,7 +444,7 @@ impl Unit {
     pub fn find(request: &PinRequest, object: &OpenObject) -> Option<Unit> {
         let PinRequest { unit, layout, maps } = request;
         let mut pins = held(&PINS);
-        let Pins { name, store, states, users, before, .. } = &mut *pins;
+        let Pins { name, store, states, users, before, ran_on, .. } = &mut *pins;
         Pins::open(name.as_ref()?, store);
         let state = states.entry(unit.clone()).or_default();
         if is_used(users, unit) {
@@ -448,6 +458,7 @@ impl Unit {
             Ok(store) => {
                 if !std::mem::replace(&mut store.has_programs, true) {
                     *before = store.take_programs();
+                    ran_on.extend(before.iter().map(|before| (before.unit.clone(), before.program.clone())));
                 }
                 let found = store.find(unit, layout, &maps, state);
                 let programs: BTreeSet<String> =
@@ -506,7 +517,7 @@ impl Unit {
         }
         let token = Arc::new(());
         users.insert(self.name.clone(), Arc::downgrade(&token));
-        Some(PinUser { unit: self.name, directory: self.directory, _token: token })
+        Some(PinUser { unit: self.name, directory: self.directory, continues, _token: token })
     }
 
     fn has(&self, map: &str) -> bool {
@@ -529,10 +540,18 @@ impl PinState {
     fn say_pinned(&mut self, unit: &str, since: u64, continues: bool) {
         (self.since, self.is_pinned) = (since, true);
         self.status = match continues {
-            true => "pinned; continues the counts of an agent before".into(),
+            true => CONTINUES.into(),
             false => "pinned; counts from this load on".into(),
         };
         log::info!("{unit}: {}", self.status);
+    }
+
+    /// Says that what happened between the two agents is missing.
+    fn say_gap(&mut self, unit: &str) {
+        let status = format!("{CONTINUES}, without what happened while no program ran on");
+        if std::mem::replace(&mut self.status, status) != self.status {
+            log::info!("{unit}: {}", self.status);
+        }
     }
 
     fn say_not(&mut self, unit: &str, why: &str) {

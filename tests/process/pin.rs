@@ -142,7 +142,9 @@ fn counts_continue_exactly_after_an_end_and_a_kill() {
         assert!(number(&mut peer, "bcc.user.calls.call_duration_seconds.count") >= timed + 5000, "{end}");
         assert_eq!(state(&mut peer, "since"), since, "{end}");
         assert!(state(&mut peer, "discarded").values().all(|count| count == "0"), "{}", home.log());
-        assert!(state(&mut peer, "status")["user.calls"].contains("continues the counts of an agent before"));
+        assert!(state(&mut peer, "status")
+            .values()
+            .all(|status| status.ends_with("continues the counts of an agent before")));
         load(5000);
         made += 5000;
     }
@@ -249,6 +251,11 @@ fn programs_go_on_without_the_agent_by_their_kind() {
         let continued = counts(&mut peer);
         for ((now, then), (name, .., goes_on)) in continued.iter().zip(&counted).zip(kinds()) {
             assert_eq!(now - then, if *goes_on { 100 } else { 0 }, "{name} without an agent, which ended {end}");
+        }
+        let statuses = state(&mut peer, "status");
+        for (name, .., goes_on) in kinds() {
+            let status = &statuses[&format!("user.{name}")];
+            assert_eq!(status.contains("without what happened"), !goes_on, "{name}: {status}");
         }
     }
     assert_eq!(peer.close().0.code(), Some(0));
