@@ -3,14 +3,16 @@
 use corebcc::catalog::enabled_modules;
 use corebcc::collector::{prepare, prepared_modules, survey};
 use corebcc::config::Config;
+use corebcc::host::{btf_encoding, each_kernel_symbol, inputs, series_name, Cgroup, NamesByAddress};
 use corebcc::loader::{OpenPair, PairOptions};
 use corebcc::modules::MODULES;
 use corebcc::pdu::{Deframer, Frame, Pdu, PduType};
 use corebcc::script::{Kind, ScriptState, Source, MAX_ROWS};
+use corebcc::state::{Cache, Clusters};
 use corebcc::user::{decode, CounterSeries, HistogramSeries, Label, Names, PairConfig, Scale, Served};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 /// The frames of a stream contain all of its bytes, however it is split into reads (the first byte decides).
 pub fn frames(data: &[u8]) {
@@ -171,4 +173,85 @@ pub fn config(data: &[u8]) {
         .and_then(|(settings, modules)| prepared_modules(&config, &modules, &settings).map(drop));
     assert_eq!(strict.is_err(), configuration.is_costly(), "{:?}", configuration.errors);
     configuration.errors.into_iter().for_each(|(_, error)| named(error));
+}
+
+/// An executable file of somebody else has probes and functions within their bounds, whatever is in it.
+pub fn elf(data: &[u8]) {
+    let Some(elf) = inputs::elf(data) else { return };
+    elf.is_go();
+    elf.function("main@GLIBC_2.2.5");
+    let probes = elf.probes();
+    assert!(probes.len() <= 4096);
+    for probe in &probes {
+        assert!(probe.arguments().len() <= probe.arguments.len());
+    }
+    for offset in [0, 64, data.len() as u64 / 2, u64::MAX] {
+        if let Some((name, _)) = inputs::function_at(&elf, offset) {
+            assert!((1..=inputs::LONGEST_NAME).contains(&name.len()));
+        }
+    }
+}
+
+/// Files of /proc, perf maps, names of cgroups and of functions, command lines and types of the kernel; the first byte chooses. What is
+/// made of them is as short as its readers take it.
+pub fn host(data: &[u8]) {
+    let Some((&which, bytes)) = data.split_first() else { return };
+    let text = String::from_utf8_lossy(bytes);
+    match which % 7 {
+        0 => {
+            for address in [0, 0x1000, u64::MAX] {
+                if let Some(function) = inputs::perf_map(bytes, address) {
+                    // A byte that is not UTF-8 becomes a character of three.
+                    assert!(function.name.len() <= 3 * inputs::LONGEST_NAME);
+                }
+            }
+        }
+        1 => text.lines().for_each(|line| drop(inputs::mapping(line))),
+        2 => assert!(inputs::demangled(&text).len() <= inputs::LONGEST_NAME.max(text.len())),
+        3 => {
+            assert!((1..=6).contains(&inputs::labels_of_cgroup(bytes)));
+            let name = series_name(&Cgroup { id: 7, path: bytes.to_vec() });
+            assert!(!name.contains(&b' ') && !name.contains(&0));
+        }
+        4 => drop(inputs::guest(bytes)),
+        5 => {
+            let names = NamesByAddress::read(bytes, |symbol, names| {
+                names.push_str(symbol.name);
+                symbol.is_function
+            });
+            each_kernel_symbol(bytes, |symbol| {
+                let named = names.at(symbol.address).is_some_and(|(start, ..)| start == symbol.address);
+                assert!(named || !symbol.is_function || symbol.address == 0);
+                true
+            });
+        }
+        _ => {
+            let half = bytes.len() / 2;
+            btf_encoding::member_offset(&bytes[..half], &bytes[half..], "file", "f_inode");
+            btf_encoding::enumerators(bytes, "bpf_map_type");
+            if let Some(types) = btf_encoding::encoded_types(bytes) {
+                types.for_each(|one| assert!(one.name().len() <= bytes.len()));
+            }
+        }
+    }
+}
+
+/// Files that an earlier agent, or somebody else, left: identifiers of instances and clusters of names. What was taken from one is the same
+/// after it was written and read, and no identifier has two names.
+pub fn state(data: &[u8]) {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000_000);
+    let path = Path::new("/nonexistent/149.0");
+    let mut cache = Cache::load(path, Ok(data.to_vec()), 100, now).expect("the file was read");
+    let known: BTreeMap<u32, Vec<u8>> = cache.latest().map(|(id, name)| (id, name.to_vec())).collect();
+    assert!(known.len() <= 100);
+    for (id, name) in &known {
+        assert_eq!(cache.id(name, now), Some(*id), "{}", name.escape_ascii());
+    }
+    if let Some(new) = cache.id(b"no such name yet", now) {
+        assert!(known.get(&new).is_none_or(|name| name == b"no such name yet" || known.len() == 100));
+    }
+    let clusters = Clusters::read(data, 700..=731);
+    let text = clusters.text();
+    let again = Clusters::read(text.as_bytes(), 700..=731);
+    assert_eq!(again.text(), text);
 }

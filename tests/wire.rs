@@ -301,6 +301,9 @@ fn the_fuzz_corpus_holds() {
     assert!(replay("object", checks::object) >= 9);
     assert!(replay("decoders", checks::decoders) >= 11);
     assert!(replay("script", checks::script) >= 8);
+    assert!(replay("elf", checks::elf) >= 2);
+    assert!(replay("host", checks::host) >= 11);
+    assert!(replay("state", checks::state) >= 3);
 }
 
 /// Any byte may be damaged: in headers, symbols, types, relocations and code.

@@ -198,7 +198,7 @@ const ENGINES: [&str; 3] = ["docker", "libpod_parent", "kubepods"];
 /// Returns the labels of a cgroup by its path, as made by systemd, Docker, Podman, containerd, CRI-O, the kubelet and
 /// libvirt. Only places where these create cgroups count: in a delegated tree, a service or a container, users choose
 /// the names. `guest` returns a virtual machine's name from its scope.
-fn labels(path: &[u8], guest: &dyn Fn(&[u8]) -> Option<String>) -> SeriesLabels {
+pub(super) fn labels(path: &[u8], guest: &dyn Fn(&[u8]) -> Option<String>) -> SeriesLabels {
     let text = String::from_utf8_lossy(path);
     let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
     let (top, namespace) = (parts.first().copied().unwrap_or_default(), namespace(&parts));
@@ -317,7 +317,7 @@ pub fn guest_of(pid: u32) -> Option<String> {
 
 /// Returns NAME of `-name guest=NAME,...` or `-name NAME`, in a command line of NUL-terminated arguments; a comma in it
 /// is doubled.
-fn guest_name(cmdline: &[u8]) -> Option<String> {
+pub(super) fn guest_name(cmdline: &[u8]) -> Option<String> {
     let mut arguments = cmdline.split(|&byte| byte == 0);
     arguments.find(|&argument| argument == b"-name")?;
     let value = String::from_utf8_lossy(arguments.next()?).into_owned();

@@ -11,6 +11,7 @@ mod elf;
 mod error;
 mod executables;
 mod identity;
+pub mod inputs;
 mod kallsyms;
 mod libraries;
 mod machine;

@@ -263,7 +263,7 @@ impl Allowance {
 
 /// Functions that a process (a virtual machine with a just-in-time compiler) lists: lines `START SIZE NAME`, numbers in
 /// hexadecimal.
-struct PerfMap {
+pub(super) struct PerfMap {
     /// Inode, size and time of modification of the file: changed contents have another stamp.
     stamp: Stamp,
     /// Functions: start, size and offset of the name in `names`; ordered by start, the latest last.
@@ -296,7 +296,7 @@ impl PerfMap {
         (is_its && known != Some(stamp)).then(|| PerfMap::of(file, stamp))
     }
 
-    fn of(file: impl Read, stamp: Stamp) -> PerfMap {
+    pub(super) fn of(file: impl Read, stamp: Stamp) -> PerfMap {
         let mut map = PerfMap { stamp, functions: Vec::new(), names: Vec::new() };
         let mut file = BufReader::with_capacity(1 << 16, file.take(Self::MOST));
         let (mut line, mut begins) = (Vec::new(), true);
@@ -326,7 +326,7 @@ impl PerfMap {
         Some(())
     }
 
-    fn at(&self, address: u64) -> Option<Symbol> {
+    pub(super) fn at(&self, address: u64) -> Option<Symbol> {
         let at = self.functions.partition_point(|&(start, ..)| start <= address).checked_sub(1)?;
         let (start, size, name) = self.functions[at];
         let offset = address - start;

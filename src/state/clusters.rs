@@ -47,10 +47,11 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    fn read(text: &[u8], range: RangeInclusive<u16>) -> Clusters {
+    /// The clusters that the text of a file has, as far as they are in the range.
+    pub fn read(text: &[u8], range: RangeInclusive<u16>) -> Clusters {
         let mut clusters = Clusters::none(range);
         let mut taken = BTreeSet::new();
-        for line in String::from_utf8_lossy(text).lines() {
+        for line in String::from_utf8_lossy(text).split('\n') {
             let Some((number, name)) = line.split_once(' ') else { continue };
             let Some(number) = number.parse().ok().filter(|number| clusters.range.contains(number)) else { continue };
             if !name.is_empty() && !clusters.names.contains_key(name) && taken.insert(number) {
@@ -96,7 +97,8 @@ impl Clusters {
         self.names.iter().filter(|(_, number)| clusters.contains(number)).map(|(name, _)| name.clone()).collect()
     }
 
-    fn text(&self) -> String {
+    /// The text of the file, a line for each.
+    pub fn text(&self) -> String {
         self.names.iter().fold(String::new(), |mut text, (name, number)| {
             let _ = writeln!(text, "{number} {name}");
             text

@@ -4,6 +4,7 @@
 mod conversations;
 mod fake_kernel;
 mod fetch;
+mod generated;
 mod metadata;
 mod state;
 
@@ -20,6 +21,8 @@ use corebcc::modules::MODULES;
 use corebcc::pcp::{Indom, InstId, Pmid, IN_NULL};
 use corebcc::pdu::{Pdu, PduType};
 use fake_kernel::{FakeKernel, Trouble};
+#[allow(unused_imports)] // by the fuzz target
+pub use generated::Conversations;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -99,6 +102,8 @@ pub fn facts() -> Facts {
 pub struct Product {
     pub pmcd: Pmcd<Registry>,
     kernel: FakeKernel,
+    /// The latest answer of a generated conversation.
+    reply: Vec<u8>,
 }
 
 impl Product {
@@ -136,7 +141,7 @@ impl Product {
         let tables = enabled.iter().flat_map(EnabledModule::tables).chain(status_tables(&settings.prefix));
         let help = Help::parse(include_str!("../../../help"));
         let registry = Registry::new(BCC, tables, help, None, Box::new(collector));
-        (Product { pmcd: Pmcd::with(registry, Options::default()), kernel }, hold)
+        (Product { pmcd: Pmcd::with(registry, Options::default()), kernel, reply: Vec::new() }, hold)
     }
 
     /// Waits until it is loaded.

@@ -1,0 +1,8 @@
+//! `fuzz/run 60 state`, or `cargo fuzz run state`: see ../checks.rs.
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../checks.rs"]
+mod checks;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| checks::state(data));
