@@ -124,10 +124,12 @@ impl Pmcd {
         Some(pmcd)
     }
 
-    /// Ends pmcd by a signal and starts another one in its place.
+    /// Ends pmcd by a signal, unless it has ended, and starts another one in its place.
     pub fn again(&mut self, signal: Signal) {
-        self.process.signal(signal);
-        self.process.end();
+        if self.process.0.try_wait().unwrap().is_none() {
+            self.process.signal(signal);
+            self.process.end();
+        }
         self.process = run(&self.home, self.port);
     }
 

@@ -24,9 +24,10 @@ impl Loop {
         }
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
-        // Those of tests that run at the same time are others.
-        static NEXT: AtomicU64 = AtomicU64::new(1000);
-        let first = NEXT.fetch_add(how_many as u64, Ordering::Relaxed);
+        // Those of tests that run at the same time are others, in this program and in others.
+        static USED: AtomicU64 = AtomicU64::new(0);
+        let of_program = 1000 + u64::from(std::process::id()) % 1000 * 1000;
+        let first = of_program + USED.fetch_add(how_many as u64, Ordering::Relaxed) % 900;
         Some((first..first + how_many as u64).map(|number| Loop::new(number, &file)).collect())
     }
 

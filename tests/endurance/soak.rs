@@ -1,0 +1,213 @@
+//! Hours of work with all modules: memory, descriptors and identifiers that do not grow, counters that do not step back, and an archive
+//! without a gap.
+
+use crate::number;
+use crate::place::{blocks, pinned, read_blocks, Allowed, Place};
+use crate::support::loops::Loop;
+use crate::support::script::copy_program;
+use crate::support::{all_modules, programs_of, wait_seconds};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display, Formatter};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// pmlogger takes the default metrics as often as pcp-zeroconf does.
+const INTERVAL: Duration = Duration::from_secs(10);
+const LOG: &str = "log mandatory on 10 sec { bcc.proc.sysfork bcc.disk bcc.runq bcc.agent }\n";
+/// Command names that come again and again.
+const NAMES: u64 = 500;
+
+/// Memory, descriptors and files of the agent at a moment.
+struct Sample {
+    seconds: u64,
+    resident: u64,
+    kernel: u64,
+    descriptors: u64,
+    threads: u64,
+    programs: u64,
+    identifiers: u64,
+    archive: u64,
+}
+
+impl Sample {
+    const HEADER: &'static str =
+        "seconds,resident_kb,kernel_kb,descriptors,threads,programs,identifiers_bytes,archive_bytes";
+
+    fn of(place: &Place, begun: Instant) -> Sample {
+        let agent = place.agent().unwrap();
+        let status = fs::read_to_string(format!("/proc/{agent}/status")).unwrap();
+        let word = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        };
+        let size = |directory: &Path| -> u64 {
+            let files = fs::read_dir(directory).into_iter().flatten().flatten();
+            files.filter_map(|file| file.metadata().ok()).filter(fs::Metadata::is_file).map(|file| file.len()).sum()
+        };
+        Sample {
+            seconds: begun.elapsed().as_secs(),
+            resident: word("VmRSS:"),
+            kernel: kernel_memory(agent),
+            descriptors: fs::read_dir(format!("/proc/{agent}/fd")).unwrap().count() as u64,
+            threads: word("Threads:"),
+            programs: programs_of(agent).len() as u64,
+            identifiers: size(&place.pmcd.home.path("config/pmda")),
+            archive: size(place.archives.path()),
+        }
+    }
+
+    /// Amounts that must not grow: name, amount, and how much it may differ for a moment.
+    fn bounded(&self) -> [(&'static str, u64, u64); 5] {
+        [
+            ("resident memory in kB", self.resident, 512),
+            ("kernel memory in kB", self.kernel, 64),
+            ("descriptors", self.descriptors, 4),
+            ("threads", self.threads, 2),
+            ("bytes of identifiers", self.identifiers, 4096),
+        ]
+    }
+}
+
+impl Display for Sample {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Sample { seconds, resident, kernel, descriptors, threads, programs, identifiers, archive } = self;
+        write!(f, "{seconds},{resident},{kernel},{descriptors},{threads},{programs},{identifiers},{archive}")
+    }
+}
+
+/// Memory of the maps and programs that a process holds, in kB, by the kernel's own count.
+fn kernel_memory(pid: i32) -> u64 {
+    let mut of = BTreeMap::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
+        let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        let word = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
+        if let Some(memory) = word("memlock:") {
+            of.insert((word("map_id:"), word("prog_id:")), memory);
+        }
+    }
+    of.values().sum::<u64>() / 1024
+}
+
+/// A hierarchy of cgroups v2, where directories can be made.
+fn cgroups() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let at = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
+    Some(at.split(' ').nth(1)?.into())
+}
+
+/// A cgroup that lives for one process.
+fn passing_cgroup(above: &Path, round: u64) {
+    let cgroup = above.join(format!("corebcc-soak-{}", round % NAMES));
+    if fs::create_dir(&cgroup).is_err() {
+        return;
+    }
+    let join = format!("echo $$ >{}/cgroup.procs; exec true", cgroup.display());
+    let _ = Command::new("sh").args(["-c", &join]).status();
+    wait_seconds(60, "the cgroup to be empty", || fs::remove_dir(&cgroup).ok());
+}
+
+/// Names of all metrics whose values only grow.
+fn counters(place: &Place) -> Vec<String> {
+    let text = place.pmcd.ask("pminfo", &["-d", "bcc"]);
+    let mut names = Vec::new();
+    let mut name = "";
+    for line in text.lines() {
+        if line.starts_with("bcc.") {
+            name = line.split(' ').next().unwrap();
+        } else if line.contains("Semantics: counter") {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// Holds counters against those before; instances that are gone may begin again.
+fn no_step_back(place: &Place, names: &[String], before: &mut BTreeMap<(String, String), f64>) -> usize {
+    let mut arguments = vec!["-f"];
+    arguments.extend(names.iter().map(String::as_str));
+    let output = place.pmcd.run("pminfo", &arguments);
+    let of = blocks(&String::from_utf8_lossy(&output.stdout));
+    let values = of.into_iter().flat_map(|(metric, values)| {
+        values.into_iter().filter_map(move |(name, value)| Some(((metric.clone(), name), value.parse().ok()?)))
+    });
+    let now: BTreeMap<(String, String), f64> = values.collect();
+    for (key, value) in &now {
+        // A process identifier is used again, and its counts begin anew with it.
+        let is_process = key.1.len() > 7 && key.1.as_bytes()[..6].iter().all(u8::is_ascii_digit);
+        let is_right = is_process || before.get(key).is_none_or(|then| then <= value);
+        assert!(is_right, "{key:?}: {value} after {}", before[key]);
+    }
+    *before = now;
+    before.len()
+}
+
+/// Seconds of each record of a metric in an archive, and whether a mark says that records are missing.
+fn records(place: &Place, archive: &Path, metric: &str) -> (Vec<f64>, bool) {
+    let output = place.pmcd.program("pmdumplog").arg(archive).arg(metric).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let seconds = |line: &str| {
+        let mut parts = line.split(' ').next()?.split(':');
+        let mut part = || parts.next()?.parse::<f64>().ok();
+        Some(part()? * 3600. + part()? * 60. + part()?)
+    };
+    let is_record = |line: &&str| line.contains(" metric") || line.contains(" metrics");
+    (text.lines().filter(is_record).filter_map(seconds).collect(), text.contains("<mark>"))
+}
+
+#[test]
+fn hours_of_work_take_no_more_than_the_first() {
+    let campaign = number("COREBCC_MINUTES");
+    let minutes = campaign.unwrap_or(1);
+    let Some(mut place) = Place::new(&pinned(all_modules()), LOG, campaign.is_some()) else { return };
+    let begun = Instant::now();
+    let (cgroups, names) = (cgroups(), counters(&place));
+    println!("{} counters; cgroups in {cgroups:?}\n{}", names.len(), Sample::HEADER);
+    let (mut samples, mut before, mut compared) = (Vec::new(), BTreeMap::new(), 0);
+    let (mut round, mut next) = (0, Instant::now());
+    let agents = BTreeSet::from([place.agent()]);
+    while begun.elapsed() < Duration::from_secs(60 * minutes) {
+        round += 1;
+        place.work();
+        if let Some(above) = &cgroups {
+            passing_cgroup(above, round);
+        }
+        let command = place.archives.path().join(format!("name-{}", round % NAMES));
+        copy_program("/bin/true", &command);
+        assert!(Command::new(&command).status().unwrap().success());
+        fs::remove_file(command).unwrap();
+        if round % 30 == 0 {
+            let passing = Loop::several(1).unwrap();
+            read_blocks(&passing[0], 10);
+        }
+        if Instant::now() >= next {
+            next += INTERVAL;
+            place.serves_right(Allowed::Nothing).unwrap();
+            compared += no_step_back(&place, &names, &mut before);
+            let sample = Sample::of(&place, begun);
+            println!("{sample}");
+            samples.push(sample);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(BTreeSet::from([place.agent()]), agents, "the agent has ended meanwhile");
+
+    // The second quarter against the last; a short one still learns names, which takes half as much again at most.
+    let (quarter, allowed) = (samples.len() / 4, if minutes >= 60 { 1 } else { 50 });
+    let (second, last) = (&samples[quarter..2 * quarter], &samples[samples.len() - quarter..]);
+    let most = |of: &[Sample], which: usize| of.iter().map(|sample| sample.bounded()[which].1).max().unwrap();
+    for (which, (name, _, slack)) in samples[0].bounded().into_iter().enumerate() {
+        let (then, now) = (most(second, which), most(last, which));
+        println!("{name}: at most {then} in the second quarter, {now} in the last");
+        assert!(now <= then + then * allowed / 100 + slack, "{name} grow: {then} to {now}");
+    }
+    println!("{round} rounds; {compared} counters compared with those before; {:?}", place.told);
+
+    let archives = place.end_logging();
+    assert_eq!(archives.len(), 1, "pmlogger has ended meanwhile");
+    let (records, has_mark) = records(&place, &archives[0], "bcc.proc.sysfork");
+    let longest = records.windows(2).map(|pair| (pair[1] - pair[0]).rem_euclid(86400.)).fold(0., f64::max);
+    println!("{} records of pmlogger, at most {longest:.1} s apart", records.len());
+    assert!(!has_mark && records.len() as u64 >= minutes * 60 / INTERVAL.as_secs() - 1 && longest < 25., "{records:?}");
+}
