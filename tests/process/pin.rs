@@ -188,7 +188,8 @@ fn programs_go_on_without_the_agent_by_their_kind() {
     const MODULES: [&str; 3] = ["ext4dist", "xfsdist", "klockstat"];
     let section = |module| corebcc::modules::find(module).unwrap().section("pin = True");
     let sections: String = MODULES.into_iter().map(section).collect();
-    let modules = MODULES.join(",");
+    let sections = sections + &corebcc::modules::find("bpfstat").unwrap().section("");
+    let modules = MODULES.join(",") + ",bpfstat";
     fs::write(home.config(), format!("[pmda]\nmodules = {modules}\nmodule_failure_fatal = False\n{sections}")).unwrap();
     let mut peer = agent(&namespace, &home);
     let states = values(&mut peer, "bcc.user.status.state");
@@ -210,6 +211,14 @@ fn programs_go_on_without_the_agent_by_their_kind() {
             status.contains("by fexit"),
             "{module}: {runs:?}: {status}"
         );
+    }
+
+    // What bpfstat says of the same programs.
+    if statuses["bpfstat"].contains("bpf_link") {
+        let (types, targets) = (values(&mut peer, "bcc.bpf.link.type"), values(&mut peer, "bcc.bpf.link.target"));
+        let links: Vec<[&str; 2]> = targets.iter().map(|(link, target)| [&types[link][..], &target[..]]).collect();
+        assert!(links.contains(&["xdp", "lo"]) && links.contains(&["cgroup", "/"]), "{links:?}");
+        println!("{links:?}");
     }
 
     let locks_go_on = statuses["klockstat"].contains("by fexit");
