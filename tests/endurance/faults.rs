@@ -175,7 +175,7 @@ fn foreign_files(scene: &mut Scene) -> Result<(), String> {
     let home = &scene.place.pmcd.home;
     let names: Vec<PathBuf> = ["corebcc.starts", "corebcc.log"].map(|name| home.path(name)).into();
     let kept = names.iter().map(|name| fs::read(name).unwrap_or_default()).collect::<Vec<_>>();
-    let is_link = scene.random.is_multiple_of(2);
+    let is_link = scene.below(2) == 0;
     for name in &names {
         let _ = fs::remove_file(name);
         if is_link {
@@ -445,7 +445,7 @@ fn the_agent_serves_right_soon_after_each_fault() {
         match served {
             Ok(time) => row.2 = row.2.max(time),
             Err(reason) => {
-                println!("fault {at}, {}: {reason}\n{}", fault.name, scene.place.pmcd.home.log());
+                println!("fault {at}, {}: {reason}\n{}", fault.name, scene.place.log_text("corebcc.log"));
                 wrong.push(format!("fault {at}, {}: {reason}", fault.name));
                 scene.place.pmcd.again(Signal::SIGKILL);
                 scene.place.forget();

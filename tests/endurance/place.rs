@@ -29,6 +29,7 @@ const SENDS: &str = "bcc.proc.net.tcp.send.calls";
 const SINCE: &str = "bcc.agent.state.since";
 const STATUS: &str = "bcc.agent.state.status";
 
+/// A place, with all that runs in it.
 pub struct Place {
     pub pmcd: Pmcd,
     disk: Loop,
@@ -107,6 +108,7 @@ fn own_namespaces() -> Option<()> {
     Some(())
 }
 
+/// Mounts a new BPF file system where the agent pins.
 pub fn mount_pins() {
     mount(Some("bpf"), PINS, Some("bpf"), MsFlags::empty(), Some("mode=0700")).unwrap();
 }
@@ -296,10 +298,13 @@ impl Place {
         loop {
             self.revive();
             match self.trial(allowed) {
-                Ok(()) => return Ok(begun.elapsed()),
+                Ok(()) => {
+                    self.no_panic()?;
+                    return Ok(begun.elapsed());
+                }
                 Err(reason) => wrong = reason,
             }
-            if self.pmcd.home.log().contains("(errno 12)") {
+            if self.log_text("corebcc.log").contains("(errno 12)") {
                 self.told.restarted += 1;
                 self.end_agent(Signal::SIGTERM);
             }
@@ -308,6 +313,23 @@ impl Place {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Returns a log, unless a fault has put something else in its place.
+    pub fn log_text(&self, name: &str) -> String {
+        let is_file = fs::symlink_metadata(self.pmcd.home.path(name)).is_ok_and(|about| about.is_file());
+        if is_file {
+            self.pmcd.home.read(name)
+        } else {
+            String::new()
+        }
+    }
+
+    /// Looks for a panic in the log, and in that of the agent before.
+    fn no_panic(&self) -> Result<(), String> {
+        let logs = ["corebcc.log", "corebcc.log.prev"].map(|name| self.log_text(name));
+        let panics = |text: &String| text.contains("panicked") || text.contains("a fault of the agent");
+        logs.into_iter().find(panics).map_or(Ok(()), Err)
     }
 
     /// Takes the next counts for right.
@@ -381,7 +403,7 @@ impl Drop for Place {
         self.end_logging();
         self.end_pmcd();
         if std::thread::panicking() {
-            println!("{}\n{}", self.pmcd.home.log(), self.pmcd.home.read("pmcd.log"));
+            println!("{}\n{}", self.log_text("corebcc.log"), self.log_text("pmcd.log"));
         }
         let _ = umount2(&self.pmcd.home.path(""), MntFlags::MNT_DETACH);
     }
@@ -393,15 +415,15 @@ fn total_tasks() -> u64 {
     text.lines().find_map(|line| line.strip_prefix("processes ")?.parse().ok()).unwrap()
 }
 
-/// Splits what `pminfo -f` prints into the metrics' values by instance. Values of `???` are left out: pminfo asks for the names of a domain
-/// once, and its next metric may have another instance.
+/// Splits what `pminfo -f` prints into the metrics' values by instance. Instances without a name are left out: on a busy machine the agent may
+/// answer one of the thousand requests for names that it should be asked again.
 pub fn blocks(text: &str) -> BTreeMap<String, Vec<(String, String)>> {
     let mut of: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
     let mut metric = String::new();
     for line in text.lines() {
         if line.starts_with("bcc.") {
             metric = line.split(' ').next().unwrap().trim_end_matches(':').to_owned();
-        } else if !line.contains(" or ???]") {
+        } else if !line.contains("inst [") || line.contains(" or \"") {
             of.entry(metric.clone()).or_default().extend(crate::instance::values(line));
         }
     }
