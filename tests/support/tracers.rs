@@ -31,7 +31,7 @@ pub struct Event {
 /// have none. One is found by its soft interrupts: ftrace records several, and bpftrace, which starts before and ends
 /// after, counts none. The other threads of its process, whatever their names, behave the same, and may sleep
 /// meanwhile. Without bpftrace no thread is found, and counts have to be exactly equal.
-fn without_bpf() -> &'static [u32] {
+pub fn without_bpf() -> &'static [u32] {
     static FOUND: OnceLock<Vec<u32>> = OnceLock::new();
     FOUND.get_or_init(|| {
         const LEAST: usize = 3;
