@@ -26,11 +26,14 @@ replace() (
 	cmp -s "$new" "$old" || mv -f "$new" "$old"
 )
 
+# our line of pmcd.conf
+our_line() { printf 'corebcc\t149\tpipe\tbinary\t\t%s/pmdacorebcc -d 149\n' "$(pwd)"; }
+
 # pmcd.conf with our line instead of the first foreign one, the others dropped.
 with_our_line() {
 	have_ours=0
 	if registered; then have_ours=1; fi
-	awk -v have="$have_ours" -v line="corebcc	149	pipe	binary		$(pwd)/pmdacorebcc -d 149" '
+	awk -v have="$have_ours" -v line="$(our_line)" '
 		/^[ \t]*\[[ \t]*access/ { access = 1 }
 		!access && !/^[ \t]*#/ && $1 != "corebcc" && ($1 == "bcc" || $2 == 149) { if (!have++) print line; next }
 		{ print }' "$PCP_PMCDCONF_PATH"

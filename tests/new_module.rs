@@ -7,12 +7,12 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use support::loops::{open_direct, read_blocks};
 use support::script::Script;
 
 /// Root of the project.
@@ -292,17 +292,6 @@ impl Show {
     }
 }
 
-/// Reads blocks of 4 KB past the page cache.
-fn read(device: &Path, blocks: u64) {
-    let device: File =
-        OpenOptions::new().read(true).custom_flags(nix::fcntl::OFlag::O_DIRECT.bits()).open(device).unwrap();
-    let mut memory = vec![0u8; 8192];
-    let start = memory.as_ptr().align_offset(4096);
-    for block in 0..blocks {
-        device.read_exact_at(&mut memory[start..start + 4096], block * 4096).unwrap();
-    }
-}
-
 /// Runs a program of Python, which prints a line when it has done its work, while the agent counts. Returns the line, what the agent
 /// showed, and what `at_the_end` returns for the process, which then still waits.
 fn counted<T>(metric: &str, program: &str, at_the_end: impl Fn(u32) -> T) -> (String, String, T) {
@@ -408,7 +397,7 @@ fn a_new_dimension_counts_what_the_kernel_counts() {
     let _ = Command::new("udevadm").arg("settle").status();
     let (show, before) = (Show::begin(&["bcc.disk.part.read.total.bucket"]), reads());
     for ((_, name), requests) in partitions.iter().zip([300, 100]) {
-        read(&Path::new("/dev").join(name), requests);
+        read_blocks(&open_direct(&Path::new("/dev").join(name)), 0..requests);
     }
     let (after, shown) = (reads(), show.end());
     let counted = partitions.clone().map(|(_, name)| count(&shown, &name));

@@ -23,6 +23,7 @@ mod pair_options;
 mod pair_sampling;
 mod perf_event;
 mod permission;
+mod pin_state;
 mod pins;
 mod program;
 mod refusal;
@@ -43,9 +44,10 @@ pub use pair::{LoadedPair, OpenPair, PairMap, PairProgram, PairSetup, MAX_OBJECT
 pub use pair_code::guarded_helpers;
 pub use pair_events::{EventReader, Events};
 pub use pair_options::PairOptions;
+pub use pin_state::PinState;
 pub use pins::{
     end_pinned_programs, foreign_pins, forget_pinned, pin_for, pin_late, pin_state, pinned_sizes, release_pins,
-    remove_other_pins, want_pinned, PinState,
+    remove_other_pins, want_pinned,
 };
 pub use refusal::Refusal;
 pub use script_helper::{run_bpftrace, Bpftrace, ScriptHelper, ScriptProcess};

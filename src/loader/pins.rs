@@ -6,6 +6,7 @@
 use super::held;
 use super::map_shape::MapShape;
 use super::outcome::PinRequest;
+use super::pin_state::PinState;
 use crate::host::seconds_since_1970;
 use crate::kit::Layout;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
@@ -30,23 +31,8 @@ use thiserror::Error;
 const MOUNT: &str = "/sys/fs/bpf";
 /// Prefix of the names of pinned programs; no map has a name like it.
 const PROGRAM: &str = "program=";
-/// Status of a unit whose counts go on.
-const CONTINUES: &str = "pinned; continues the counts of an agent before";
 /// Time for the previous agent to end.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// State of a unit whose maps are to outlive the agent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PinState {
-    /// Time from which its maps count, in seconds since 1970; 0 if they are not loaded.
-    pub since: u64,
-    /// True if its maps are pinned.
-    pub is_pinned: bool,
-    /// Number of sets of maps that this agent discarded because their layout differed.
-    pub discarded: u64,
-    /// Status in a sentence.
-    pub status: String,
-}
 
 /// A reason why nothing can be pinned, with a remedy.
 #[derive(Clone, Debug, Error)]
@@ -533,31 +519,6 @@ impl Unit {
             }
         }
         Ok(())
-    }
-}
-
-impl PinState {
-    fn say_pinned(&mut self, unit: &str, since: u64, continues: bool) {
-        (self.since, self.is_pinned) = (since, true);
-        self.status = match continues {
-            true => CONTINUES.into(),
-            false => "pinned; counts from this load on".into(),
-        };
-        log::info!("{unit}: {}", self.status);
-    }
-
-    /// Says that what happened between the two agents is missing.
-    fn say_gap(&mut self, unit: &str) {
-        let status = format!("{CONTINUES}, without what happened while no program ran on");
-        if std::mem::replace(&mut self.status, status) != self.status {
-            log::info!("{unit}: {}", self.status);
-        }
-    }
-
-    fn say_not(&mut self, unit: &str, why: &str) {
-        self.status = format!("not pinned: {why}");
-        (self.since, self.is_pinned) = (seconds_since_1970(), false);
-        log::warn!("{unit}: {}", self.status);
     }
 }
 

@@ -1,16 +1,15 @@
 //! The place of a campaign: namespaces of its own, a pmcd with the agent, a pmlogger, a disk, and work of known size.
 
-use crate::instance::{pipe, session, Pmcd};
-use crate::support::loops::Loop;
+use crate::instance::{blocks, pipe, session, values, Pmcd};
+use crate::support::loops::{read_blocks, Loop};
 use crate::support::tracers::without_bpf;
-use crate::support::{lacks, lacks_bpf, lacks_mounts, skip, wait_for, Proc};
+use crate::support::{lacks, lacks_bpf, lacks_mounts, skip, tasks_created, told, wait_for, Home, Proc, BINARY};
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sched::{unshare, CloneFlags};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -125,19 +124,6 @@ pub fn pinned(mut config: String) -> String {
     config
 }
 
-/// Opens a disk past the page cache.
-fn open_direct(path: &str) -> File {
-    File::options().read(true).custom_flags(nix::libc::O_DIRECT).open(path).unwrap()
-}
-
-/// Reads blocks of 4 KB, each a request of the disk.
-pub fn read_blocks(disk: &Loop, times: u64) {
-    #[repr(align(4096))]
-    struct Block([u8; 4096]);
-    let (file, mut block) = (open_direct(&disk.path()), Block([0; 4096]));
-    (0..times).for_each(|at| file.read_exact_at(&mut block.0, at % 256 * 4096).unwrap());
-}
-
 impl Place {
     /// Makes a place with this configuration of the agent and of pmlogger. `None`, with a report, if this host lacks something for it.
     /// A campaign has ten seconds of patience; a test, which may share the machine, has more.
@@ -147,7 +133,7 @@ impl Place {
         own_namespaces()?;
         let disk = Loop::several(1)?.pop().unwrap();
         // Files of the agent and of pmcd have a file system of their own, which can be full.
-        let prepare = |home: &crate::support::Home| {
+        let prepare = |home: &Home| {
             let root = home.path("");
             mount(Some("tmpfs"), &root, Some("tmpfs"), MsFlags::empty(), Some("size=32m,mode=0755")).unwrap();
             fs::create_dir_all(home.path("config/pmda")).unwrap();
@@ -156,7 +142,6 @@ impl Place {
         };
         let pmcd = Pmcd::serving(config, &[], prepare)?;
         let archives = tempfile::tempdir().unwrap();
-        fs::write(archives.path().join("log.conf"), log_conf).unwrap();
         let mut place = Place {
             pmcd,
             disk,
@@ -201,9 +186,9 @@ impl Place {
         }
     }
 
-    fn end_pmcd(&mut self) {
-        self.signal_pmcd(Signal::SIGTERM);
-        let _ = self.pmcd.process.0.wait();
+    /// Ends pmcd by a signal, and starts another one.
+    pub fn renew_pmcd(&mut self, signal: Signal) {
+        self.pmcd.again(signal);
     }
 
     /// Sends pmlogger a signal, if there is one.
@@ -214,26 +199,24 @@ impl Place {
         }
     }
 
-    /// Returns the agent's process: the child of pmcd that runs it.
+    /// Returns the agent's process: the child of pmcd that runs it. [`Pmcd::agent`] reads its log, which a fault can take away.
     pub fn agent(&self) -> Option<i32> {
         let pmcd = self.pmcd.process.pid();
         let children = fs::read_to_string(format!("/proc/{pmcd}/task/{pmcd}/children")).ok()?;
-        let is_agent = |pid: &i32| {
-            fs::read(format!("/proc/{pid}/cmdline"))
-                .is_ok_and(|line| line.starts_with(crate::support::BINARY.as_bytes()))
-        };
+        let is_agent =
+            |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(BINARY.as_bytes()));
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_agent)
     }
 
     /// Sends the agent a signal, if there is one.
-    pub fn signal(&self, signal: Signal) {
+    pub fn signal_agent(&mut self, signal: Signal) {
         if let Some(agent) = self.agent() {
             let _ = kill(Pid::from_raw(agent), signal);
         }
     }
 
     /// Sends the agent a signal by which it ends, and waits for its end.
-    pub fn end_agent(&self, signal: Signal) {
+    pub fn end_agent(&mut self, signal: Signal) {
         if let Some(agent) = self.agent() {
             let _ = kill(Pid::from_raw(agent), signal);
             wait_for("the agent to end", || (self.agent() != Some(agent)).then_some(()));
@@ -243,7 +226,7 @@ impl Place {
     /// Makes pmcd start an agent that has ended: at a request, at most once a minute, or when it is told to read its configuration.
     pub fn revive(&mut self) {
         if self.pmcd.process.0.try_wait().unwrap().is_some() {
-            self.pmcd.again(Signal::SIGCONT);
+            self.renew_pmcd(Signal::SIGCONT);
         } else if self.agent().is_none() {
             self.signal_pmcd(Signal::SIGHUP);
             let _ = self.pmcd.run("pmprobe", &["pmcd.numagents"]);
@@ -255,13 +238,13 @@ impl Place {
 
     fn seen(&self) -> Result<Seen, String> {
         let output = self.pmcd.run("pminfo", &["-f", DISK_READS, TASKS, SENDS, SINCE, STATUS, "bcc.runq.latency"]);
-        let text = crate::support::told(&output);
+        let text = told(&output);
         // A metric that is not served has an error. One without values has no disk yet, or no process that sent something.
         if !output.status.success() || text.contains("Error: ") {
             let errors: Vec<&str> = text.lines().filter(|line| line.contains("Error: ")).take(3).collect();
             return Err(format!("pminfo, {}: {errors:?}", output.status));
         }
-        let of = blocks(&text);
+        let of = values_of(&text);
         let none = Vec::new();
         let all = |metric: &str| of.get(metric).unwrap_or(&none);
         let sum = |metric: &str, is_it: &dyn Fn(&str) -> bool| {
@@ -279,15 +262,9 @@ impl Place {
         })
     }
 
-    /// Requests that the kernel completed for the disk, by its own count.
-    fn disk_reads(&self) -> u64 {
-        let text = fs::read_to_string(format!("/sys/block/{}/stat", self.disk.name())).unwrap();
-        text.split_whitespace().next().unwrap().parse().unwrap()
-    }
-
     /// Makes one portion of work.
     pub fn work(&self) {
-        read_blocks(&self.disk, READS);
+        read_blocks(&self.disk.open(), 0..READS);
         (0..SESSIONS).for_each(|_| {
             session();
         });
@@ -342,7 +319,7 @@ impl Place {
     }
 
     fn trial(&mut self, allowed: Allowed) -> Result<(), String> {
-        let tasks_before = total_tasks();
+        let tasks_before = tasks_created();
         let before = self.seen()?;
         self.work();
         let after = self.seen()?;
@@ -362,7 +339,7 @@ impl Place {
         let agent = self.agent();
         let pinned =
             |since: &BTreeMap<String, String>| ["biolatency", "sysfork"].map(|module| since.get(module).cloned());
-        let reads = (after.reads, self.disk_reads());
+        let reads = (after.reads, self.disk.completed_reads());
         let begins = match &self.base {
             None => true,
             Some(base) if pinned(&base.since) != pinned(&after.since) => {
@@ -390,7 +367,7 @@ impl Place {
                 let counted_tasks = before.tasks.checked_sub(base.tasks.0).ok_or("the count of tasks stepped back")?;
                 let created = tasks_before - base.tasks.1;
                 self.told.tasks_missing = self.told.tasks_missing.max(created.saturating_sub(counted_tasks));
-                let most = total_tasks() - base.tasks.1;
+                let most = tasks_created() - base.tasks.1;
                 if after.tasks - base.tasks.0 > most {
                     return Err(format!("{} tasks counted, {most} created", after.tasks - base.tasks.0));
                 }
@@ -408,7 +385,8 @@ impl Drop for Place {
     /// Ends what writes to the place's own file system, and takes that away.
     fn drop(&mut self) {
         self.end_logging();
-        self.end_pmcd();
+        self.signal_pmcd(Signal::SIGTERM);
+        let _ = self.pmcd.process.0.wait();
         if std::thread::panicking() {
             println!("{}\n{}", self.log_text("corebcc.log"), self.log_text("pmcd.log"));
         }
@@ -416,23 +394,10 @@ impl Drop for Place {
     }
 }
 
-/// Tasks that the kernel has created since it started.
-fn total_tasks() -> u64 {
-    let text = fs::read_to_string("/proc/stat").unwrap();
-    text.lines().find_map(|line| line.strip_prefix("processes ")?.parse().ok()).unwrap()
-}
-
-/// Splits what `pminfo -f` prints into the metrics' values by instance. Instances without a name are left out: on a busy machine the agent may
-/// answer one of the thousand requests for names that it should be asked again.
-pub fn blocks(text: &str) -> BTreeMap<String, Vec<(String, String)>> {
-    let mut of: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
-    let mut metric = String::new();
-    for line in text.lines() {
-        if line.starts_with("bcc.") {
-            metric = line.split(' ').next().unwrap().trim_end_matches(':').to_owned();
-        } else if !line.contains("inst [") || line.contains(" or \"") {
-            of.entry(metric.clone()).or_default().extend(crate::instance::values(line));
-        }
-    }
-    of
+/// Returns the values by instance of each metric in the output of `pminfo -f`. Instances without a name are left out: on a busy machine the
+/// agent may answer one of the thousand requests for names that it should be asked again.
+pub fn values_of(text: &str) -> BTreeMap<String, Vec<(String, String)>> {
+    let is_named = |line: &&String| !line.contains("inst [") || line.contains(" or \"");
+    let values = |lines: Vec<String>| lines.iter().filter(is_named).flat_map(|line| values(line)).collect();
+    blocks(text).into_iter().map(|(metric, lines)| (metric, values(lines))).collect()
 }

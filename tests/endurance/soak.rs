@@ -2,14 +2,15 @@
 //! without a gap.
 
 use crate::number;
-use crate::place::{blocks, pinned, read_blocks, Allowed, Place};
-use crate::support::loops::Loop;
+use crate::place::{pinned, values_of, Allowed, Place};
+use crate::support::loops::{read_blocks, Loop};
 use crate::support::script::copy_program;
-use crate::support::{all_modules, programs_of, wait_seconds};
+use crate::support::{all_modules, kernel_memory, programs_of, status_of, wait_seconds};
+use corebcc::host::{Cgroups, Controller};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -37,21 +38,16 @@ impl Sample {
 
     fn of(place: &Place, begun: Instant) -> Sample {
         let agent = place.agent().unwrap();
-        let status = fs::read_to_string(format!("/proc/{agent}/status")).unwrap();
-        let word = |key: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
-            line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
-        };
         let size = |directory: &Path| -> u64 {
             let files = fs::read_dir(directory).into_iter().flatten().flatten();
             files.filter_map(|file| file.metadata().ok()).filter(fs::Metadata::is_file).map(|file| file.len()).sum()
         };
         Sample {
             seconds: begun.elapsed().as_secs(),
-            resident: word("VmRSS:"),
-            kernel: kernel_memory(agent),
+            resident: status_of(agent, "VmRSS"),
+            kernel: kernel_memory(agent) / 1024,
             descriptors: fs::read_dir(format!("/proc/{agent}/fd")).unwrap().count() as u64,
-            threads: word("Threads:"),
+            threads: status_of(agent, "Threads"),
             programs: programs_of(agent).len() as u64,
             identifiers: size(&place.pmcd.home.path("config/pmda")),
             archive: size(place.archives.path()),
@@ -75,26 +71,6 @@ impl Display for Sample {
         let Sample { seconds, resident, kernel, descriptors, threads, programs, identifiers, archive } = self;
         write!(f, "{seconds},{resident},{kernel},{descriptors},{threads},{programs},{identifiers},{archive}")
     }
-}
-
-/// Memory of the maps and programs that a process holds, in kB, by the kernel's own count.
-fn kernel_memory(pid: i32) -> u64 {
-    let mut of = BTreeMap::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
-        let text = fs::read_to_string(entry.path()).unwrap_or_default();
-        let word = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
-        if let Some(memory) = word("memlock:") {
-            of.insert((word("map_id:"), word("prog_id:")), memory);
-        }
-    }
-    of.values().sum::<u64>() / 1024
-}
-
-/// A hierarchy of cgroups v2, where directories can be made.
-fn cgroups() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    let at = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
-    Some(at.split(' ').nth(1)?.into())
 }
 
 /// A cgroup that lives for one process.
@@ -128,7 +104,7 @@ fn no_step_back(place: &Place, names: &[String], before: &mut BTreeMap<(String, 
     let mut arguments = vec!["-f"];
     arguments.extend(names.iter().map(String::as_str));
     let output = place.pmcd.run("pminfo", &arguments);
-    let of = blocks(&String::from_utf8_lossy(&output.stdout));
+    let of = values_of(&String::from_utf8_lossy(&output.stdout));
     let values = of.into_iter().flat_map(|(metric, values)| {
         values.into_iter().filter_map(move |(name, value)| Some(((metric.clone(), name), value.parse().ok()?)))
     });
@@ -162,7 +138,8 @@ fn hours_of_work_take_no_more_than_the_first() {
     let minutes = campaign.unwrap_or(1);
     let Some(mut place) = Place::new(&pinned(all_modules()), LOG, campaign.is_some()) else { return };
     let begun = Instant::now();
-    let (cgroups, names) = (cgroups(), counters(&place));
+    let (cgroups, names) = (Cgroups::of(Controller::Unified).ok(), counters(&place));
+    let cgroups = cgroups.as_ref().map(Cgroups::mount);
     println!("{} counters; cgroups in {cgroups:?}\n{}", names.len(), Sample::HEADER);
     let (mut samples, mut before, mut compared) = (Vec::new(), BTreeMap::new(), 0);
     let (mut round, mut next) = (0, Instant::now());
@@ -170,7 +147,7 @@ fn hours_of_work_take_no_more_than_the_first() {
     while begun.elapsed() < Duration::from_secs(60 * minutes) || samples.len() < 4 {
         round += 1;
         place.work();
-        if let Some(above) = &cgroups {
+        if let Some(above) = cgroups {
             passing_cgroup(above, round);
         }
         let command = place.archives.path().join(format!("name-{}", round % NAMES));
@@ -179,7 +156,7 @@ fn hours_of_work_take_no_more_than_the_first() {
         fs::remove_file(command).unwrap();
         if round % 30 == 0 {
             let passing = Loop::several(1).unwrap();
-            read_blocks(&passing[0], 10);
+            read_blocks(&passing[0].open(), 0..10);
         }
         if Instant::now() >= next {
             next += INTERVAL;

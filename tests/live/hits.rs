@@ -1,6 +1,6 @@
 //! tracepoint_hits, uprobe_hits and kprobe_hits, each against work of known size in a process of the test.
 
-use crate::common::skip;
+use crate::common::{skip, tasks_created};
 use crate::support::{alone, run_again, settle, wait_together, Agent, Script};
 use std::io::Read;
 use std::process::Command;
@@ -38,20 +38,15 @@ fn several_tracepoints_count_as_often_as_the_kernel_says() {
     let _alone = alone();
     let lines = "tracepoints = sched:sched_process_fork, sched:sched_process_exec, nothing:at_all";
     let Some(mut agent) = Agent::where_possible(NEEDS_TRACEPOINTS, "tracepoint_hits", lines) else { return };
-    let forks = || {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap();
-        let line = stat.lines().find_map(|line| line.strip_prefix("processes ")).unwrap();
-        line.parse::<u64>().unwrap()
-    };
-    let outer = forks();
+    let outer = tasks_created();
     let before = agent.numbers(0);
-    let inner = forks();
+    let inner = tasks_created();
     for _ in 0..50 {
         Command::new("true").status().unwrap();
     }
-    let inner = forks() - inner;
+    let inner = tasks_created() - inner;
     let after = agent.numbers(0);
-    let outer = forks() - outer;
+    let outer = tasks_created() - outer;
     let counted = |event: &str| after[event] - before[event];
     let counts = counted("sched:sched_process_fork");
     assert!(inner <= counts && counts <= outer, "{inner} <= {counts} <= {outer}");

@@ -1,23 +1,19 @@
 //! sysfork against the kernel's own count of tasks created (`processes` in /proc/stat).
 
+use crate::common::tasks_created;
 use crate::support::{alone, run, settle, Agent, Script};
-
-fn processes() -> u64 {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap();
-    stat.lines().find_map(|line| line.strip_prefix("processes ")).unwrap().parse().unwrap()
-}
 
 /// Returns the module's count of some work, after comparing it with /proc/stat: the kernel counts there just before the tracepoint.
 fn over(agent: &mut Agent, work: impl FnOnce()) -> u64 {
-    let stat_0 = processes();
+    let stat_0 = tasks_created();
     settle();
     let module_0 = agent.single();
-    let stat_1 = processes();
+    let stat_1 = tasks_created();
     work();
-    let stat_2 = processes();
+    let stat_2 = tasks_created();
     settle();
     let module_1 = agent.single();
-    let stat_3 = processes();
+    let stat_3 = tasks_created();
     let (counted, least, most) = (module_1 - module_0, stat_2 - stat_1, stat_3 - stat_0);
     println!("counted {counted}, /proc/stat {least} to {most}");
     assert!((least..=most).contains(&counted), "counted {counted}, /proc/stat {least} to {most}");

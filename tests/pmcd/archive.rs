@@ -1,7 +1,6 @@
 //! A pmlogger archive of all metrics, and its contents.
 
-use crate::instance::{session, values, Pmcd};
-use crate::metadata::blocks;
+use crate::instance::{blocks, session, values, Pmcd};
 use crate::support::script::copy_program;
 use crate::support::{
     all_modules,

@@ -2,6 +2,7 @@
 
 use crate::support::{lacks, lacks_bpf, programs_of, told, wait_for, wait_seconds, Home, Proc, ALL, BINARY};
 use nix::sys::signal::Signal;
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -223,6 +224,23 @@ pub fn values(text: &str) -> Vec<(String, String)> {
         Some((name.to_owned(), value.to_owned()))
     };
     text.lines().filter_map(line).collect()
+}
+
+/// Returns the lines of each metric in the output of pminfo, without blank ones.
+pub fn blocks(text: &str) -> BTreeMap<String, Vec<String>> {
+    let mut blocks = BTreeMap::new();
+    let mut name = String::new();
+    for line in text.lines() {
+        // A line of a help text may begin with a name, too.
+        let is_head = |rest: &str| ["[", "PMID: "].iter().any(|begin| rest.starts_with(begin));
+        if line.starts_with("bcc.") && line.split_once(' ').is_none_or(|(_, rest)| is_head(rest)) {
+            name = line.split(' ').next().unwrap().to_owned();
+            blocks.insert(name.clone(), vec![line.to_owned()]);
+        } else if let (Some(block), false) = (blocks.get_mut(&name), line.is_empty()) {
+            block.push(line.to_owned());
+        }
+    }
+    blocks
 }
 
 fn run(home: &Home, port: u16) -> Proc {

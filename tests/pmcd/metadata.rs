@@ -1,6 +1,6 @@
 //! Descriptors, instances, help texts and labels as pminfo shows them.
 
-use crate::instance::{pipe, session, Pmcd};
+use crate::instance::{blocks, pipe, session, Pmcd};
 use crate::support::{
     all_modules,
     rows::{added, all, original, own, Row, CORRECTED, HISTOGRAMS, INDOMS},
@@ -17,23 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// Returns the lines of each metric in the output of pminfo, without blank ones.
-pub fn blocks(text: &str) -> BTreeMap<String, Vec<String>> {
-    let mut blocks = BTreeMap::new();
-    let mut name = String::new();
-    for line in text.lines() {
-        // A line of a help text may begin with a name, too.
-        let is_head = |rest: &str| ["[", "PMID: "].iter().any(|begin| rest.starts_with(begin));
-        if line.starts_with("bcc.") && line.split_once(' ').is_none_or(|(_, rest)| is_head(rest)) {
-            name = line.split(' ').next().unwrap().to_owned();
-            blocks.insert(name.clone(), vec![line.to_owned()]);
-        } else if let (Some(block), false) = (blocks.get_mut(&name), line.is_empty()) {
-            block.push(line.to_owned());
-        }
-    }
-    blocks
-}
 
 /// Returns pminfo's lines about a metric with its PMID, type, instance domain, semantics and units.
 fn description(row: &Row) -> [String; 3] {

@@ -248,11 +248,8 @@ fn a_reload_changes_what_has_changed_and_no_more() {
 /// Returns the numbers of descriptors, of KB of mapped memory, and of programs of the agent.
 fn held(peer: &Peer) -> (usize, u64, usize) {
     let pid = peer.agent.pid();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    let resident = resident.trim().trim_end_matches(" kB").trim().parse().unwrap();
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
-    (descriptors, resident, programs_of(pid).len())
+    (descriptors, peer.memory("VmRSS"), programs_of(pid).len())
 }
 
 #[test]

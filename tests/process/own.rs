@@ -5,8 +5,8 @@ use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode, Wire};
 use crate::support::script::python;
 use crate::support::{
-    anybody_counts_runs, config, counts_runs, lacks, lacks_bpf, lacks_host_pids, lacks_mounts, skip, told, wait_for,
-    Home, ALL, ONE,
+    anybody_counts_runs, bpf_of, config, counts_runs, kernel_memory, lacks, lacks_bpf, lacks_host_pids, lacks_mounts,
+    skip, told, wait_for, Home, ALL, ONE,
 };
 use corebcc::host::{Cgroups, Controller};
 use corebcc::pcp::{PmErr, IN_NULL};
@@ -451,7 +451,7 @@ fn the_summary_agrees_with_the_kernel_and_the_other_tables() {
     let home = with_lines("sysfork,netproc,tracepoint_hits,kprobe_hits", "frob = 1", &lines);
     let mut peer = Peer::ready(&home, &[]);
     let pid = peer.agent.pid();
-    let kernel: u64 = ["map_id:", "prog_id:"].iter().flat_map(|id| bpf_of(pid, id, "memlock:").into_values()).sum();
+    let kernel = kernel_memory(pid);
     assert_eq!(number(&mut peer, "bcc.agent.summary.memory.kernel", ""), kernel);
 
     let mut states = values(&mut peer, "bcc.agent.module.state");
@@ -515,18 +515,6 @@ fn each_metric_tells_why_it_has_no_values() {
     let all = corebcc::modules::MODULES.iter().flat_map(|spec| spec.metrics()).count();
     assert_eq!(status.len(), all, "each metric once: {status:?}");
     assert_eq!(peer.close().0.code(), Some(0));
-}
-
-/// Returns the BPF objects of a process: the identifier of each, and one of the kernel's numbers about it.
-pub fn bpf_of(pid: i32, id: &str, number: &str) -> BTreeMap<u64, u64> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
-        let text = fs::read_to_string(entry.path()).unwrap_or_default();
-        // Links name the program that they attach, but have no numbers of it.
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-        found.extend(field(id).zip(field(number)));
-    }
-    found
 }
 
 #[test]

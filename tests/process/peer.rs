@@ -2,7 +2,7 @@
 //! statements 9, 10 and 66 of the conformance checklist hold in every test that has a `Peer`.
 
 use crate::reference::pmcd::{self as wire, decode, frame};
-use crate::support::{wait_for, Home, Proc};
+use crate::support::{status_of, wait_for, Home, Proc};
 use corebcc::pdu::{Pdu, PduType};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::{
@@ -164,9 +164,7 @@ impl Peer {
 
     /// Returns a line of `/proc/PID/status` in KiB.
     pub fn memory(&self, line: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.agent.pid())).unwrap();
-        let value = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
-        value.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+        status_of(self.agent.pid(), line)
     }
 
     /// Waits until the agent sleeps in its poll, with no work left.

@@ -7,7 +7,7 @@ use crate::own::values;
 use crate::pairs::{compile, compiled, example, home, source, write};
 use crate::peer::Peer;
 use crate::support::bpf_mount::BpfMount;
-use crate::support::loops::Loop;
+use crate::support::loops::{open_direct, read_blocks, Loop};
 use crate::support::script::copy_program;
 use crate::support::tracer::tracer;
 use crate::support::tracers::{Completions, Recorder};
@@ -17,7 +17,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{chown, DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{chown, DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -289,16 +289,14 @@ fn counts_by_disk_command_and_system_call_continue() {
     fs::write(home.config(), format!("[pmda]\nmodules = {}\nload_later = True\n{sections}", BY_ROW.join(","))).unwrap();
     let disk = Disk::over(&home, "disk");
     // It stays open, so that nobody looks at the disk after each read.
-    let file = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECT).open(&disk.device).unwrap();
+    let file = open_direct(Path::new(&disk.device));
     let command = home.path("pin-command");
     copy_program("/bin/true", &command);
     // Work of each kind 100 times; how many of the reads completed where no program runs.
     let work = || {
         let completions = Completions::record();
-        let mut pages = [0; 8192];
-        let start = pages.as_ptr().align_offset(4096);
         for _ in 0..100 {
-            file.read_exact_at(&mut pages[start..start + 4096], 0).unwrap();
+            read_blocks(&file, [0]);
             assert!(Command::new(&command).status().unwrap().success());
             // SAFETY: it takes a number and returns one. No other process makes this call here.
             assert_eq!(unsafe { nix::libc::sched_get_priority_min(0) }, 0);
@@ -355,23 +353,15 @@ fn counts_of_disks_that_came_later_continue() {
     let mut peer = agent(&namespace, &home);
     let Some(disks) = Loop::several(40) else { return };
     // They stay open, so that nobody looks at a disk after each read.
-    let direct = |disk: &Loop| fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECT).open(disk.path());
-    let files: Vec<_> = disks.iter().map(|disk| direct(disk).unwrap()).collect();
+    let files: Vec<_> = disks.iter().map(Loop::open).collect();
     // Ten reads of each disk; how many requests of all disks completed where no program runs.
     let work = || {
         let unseen = Recorder::unseen(&["block/block_rq_complete"]);
-        let mut pages = [0; 8192];
-        let start = pages.as_ptr().align_offset(4096);
-        for file in &files {
-            (0..10).for_each(|_| file.read_exact_at(&mut pages[start..start + 4096], 0).unwrap());
-        }
+        files.iter().for_each(|file| read_blocks(file, [0; 10]));
         unseen.map_or(0, |unseen| unseen.end().len() as u64)
     };
     // Where there is udev, it reads new disks too.
-    let done = || -> Vec<u64> {
-        let stat = |disk: &Loop| fs::read_to_string(format!("/sys/block/{}/stat", disk.name())).unwrap();
-        disks.iter().map(|disk| stat(disk).split_whitespace().next().unwrap().parse().unwrap()).collect()
-    };
+    let done = || -> Vec<u64> { disks.iter().map(Loop::completed_reads).collect() };
     let check = |peer: &mut Peer, each: u64, unseen: u64| {
         let (done, counts) = wait_for("the disks to be at rest", || {
             let before = done();

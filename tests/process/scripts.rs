@@ -1,11 +1,11 @@
 //! bpftrace scripts of a site's own (scripts.d): their counts of a known load, and their life.
 
 use crate::changes::{by_root, is_named, order, reload};
-use crate::own::{bpf_of, values};
+use crate::own::values;
 use crate::pairs::roots_home;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
-use crate::support::{lacks, lacks_bpf, programs_of, skip, still_loaded, told, wait_for, wait_seconds, Home};
+use crate::support::{bpf_of, lacks, lacks_bpf, programs_of, skip, still_loaded, told, wait_for, wait_seconds, Home};
 use corebcc::pcp::{PmErr, Pmid};
 use corebcc::pdu::Pdu;
 use nix::sys::signal::{kill, Signal};

@@ -1,9 +1,11 @@
 //! Loop devices with high numbers, which exist during a test only.
 
 use nix::errno::Errno;
-use nix::libc::{ioctl, Ioctl};
+use nix::libc::{ioctl, Ioctl, O_DIRECT};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Requests of ioctl(2) to loop devices and to /dev/loop-control (include/uapi/linux/loop.h).
@@ -43,6 +45,17 @@ impl Loop {
         format!("loop{}", self.0)
     }
 
+    /// Opens it for reads past the page cache.
+    pub fn open(&self) -> File {
+        open_direct(Path::new(&self.path()))
+    }
+
+    /// Reads that it has completed, by the kernel's own count.
+    pub fn completed_reads(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/sys/block/{}/stat", self.name())).unwrap();
+        stat.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     /// Path of the device.
     pub fn path(&self) -> String {
         format!("/dev/loop{}", self.0)
@@ -54,6 +67,20 @@ impl Drop for Loop {
         // A child that another test has just forked may have it open until it executes its program.
         control(&self.path(), LOOP_CLR_FD, 0).unwrap();
         super::wait_for("the device to be free", || control("/dev/loop-control", LOOP_CTL_REMOVE, self.0).ok());
+    }
+}
+
+/// Opens a disk for reads past the page cache.
+pub fn open_direct(device: &Path) -> File {
+    File::options().read(true).custom_flags(O_DIRECT).open(device).unwrap()
+}
+
+/// Reads blocks of 4 KB of a disk that is open past the page cache, each by a request of its own.
+pub fn read_blocks(disk: &File, blocks: impl IntoIterator<Item = u64>) {
+    let mut pages = [0; 8192];
+    let start = pages.as_ptr().align_offset(4096);
+    for block in blocks {
+        disk.read_exact_at(&mut pages[start..start + 4096], block * 4096).unwrap();
     }
 }
 

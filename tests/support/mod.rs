@@ -18,6 +18,7 @@ use corebcc::collector::{prepared_modules, Engine};
 use corebcc::config::{Config, Settings};
 use corebcc::modules::MODULES;
 use nix::fcntl::{posix_fadvise, PosixFadviseAdvice};
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::{
     fs::{self, File},
@@ -329,6 +330,36 @@ pub fn programs_of(pid: i32) -> Vec<u32> {
     ids.sort_unstable();
     ids.dedup();
     ids
+}
+
+/// Returns the BPF objects of a process: the identifier of each, and one of the kernel's numbers about it.
+pub fn bpf_of(pid: i32, id: &str, number: &str) -> BTreeMap<u64, u64> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
+        let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        // Links name the program that they attach, but have no numbers of it.
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        found.extend(field(id).zip(field(number)));
+    }
+    found
+}
+
+/// Returns the kernel memory of the maps and programs of a process, in bytes.
+pub fn kernel_memory(pid: i32) -> u64 {
+    ["map_id:", "prog_id:"].iter().flat_map(|id| bpf_of(pid, id, "memlock:").into_values()).sum()
+}
+
+/// Returns a number of `/proc/PID/status`, such as `VmRSS` in KiB.
+pub fn status_of(pid: i32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    value.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Returns the number of tasks that the kernel has created.
+pub fn tasks_created() -> u64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap();
+    stat.lines().find_map(|line| line.strip_prefix("processes ")).unwrap().parse().unwrap()
 }
 
 /// Returns those of the programs that the kernel still has.
