@@ -20,6 +20,8 @@ pub struct Pmcd {
     pub process: Proc,
     pub home: Home,
     pub port: u16,
+    /// Address on which it listens besides the loopback address.
+    address: Option<Ipv4Addr>,
 }
 
 /// Another agent of PCP beside ours: its lines in pmcd's configuration, and its names.
@@ -89,8 +91,22 @@ impl Pmcd {
         Pmcd::serving(config, others, |_| pipe())
     }
 
+    /// Starts a pmcd with this configuration of the agent that other hosts reach by this address.
+    pub fn of_host(address: Ipv4Addr, config: &str) -> Option<Pmcd> {
+        Pmcd::listening(Some(address), config, &[], |_| pipe())
+    }
+
     /// Starts a pmcd with this configuration, other agents, and a connection, for which `how` finds the directory prepared.
     pub fn serving(config: &str, others: &[Beside], how: impl Fn(&Home) -> (String, String)) -> Option<Pmcd> {
+        Pmcd::listening(None, config, others, how)
+    }
+
+    fn listening(
+        address: Option<Ipv4Addr>,
+        config: &str,
+        others: &[Beside],
+        how: impl Fn(&Home) -> (String, String),
+    ) -> Option<Pmcd> {
         let needed = others.iter().flat_map(|other| [other.program, other.names]);
         let needed: Vec<&str> =
             [PMCD, MERGE, OWN_AGENT, OWN_NAMES, "pminfo", "pmprobe"].into_iter().chain(needed).collect();
@@ -120,7 +136,7 @@ impl Pmcd {
         let names = fs::read_to_string(home.path("root")).unwrap();
         fs::write(home.path("root"), names.replacen("root {", &format!("root {{\n    bcc 149:*:*{bpf}"), 1)).unwrap();
         let port = port();
-        let pmcd = Pmcd { process: run(&home, port), home, port };
+        let pmcd = Pmcd { process: run(&home, port, address), home, port, address };
         pmcd.wait_for_values();
         Some(pmcd)
     }
@@ -131,7 +147,7 @@ impl Pmcd {
             self.process.signal(signal);
             self.process.end();
         }
-        self.process = run(&self.home, self.port);
+        self.process = run(&self.home, self.port, self.address);
     }
 
     /// Waits until no module is being loaded any more.
@@ -243,12 +259,15 @@ pub fn blocks(text: &str) -> BTreeMap<String, Vec<String>> {
     blocks
 }
 
-fn run(home: &Home, port: u16) -> Proc {
+fn run(home: &Home, port: u16, address: Option<Ipv4Addr>) -> Proc {
     let mut command = Command::new(PMCD);
     // Agents as children of pmcd itself; restarts of them left on. Nobody can log in unless the directory says how.
     apart(&mut command, home).env("PMCD_ROOT_AGENT", "0").env("PCP_VAR_DIR", home.path(""));
     command.env("PCP_SASL2_CONFIG_PATH", home.path("sasl2"));
     command.args(["-f", "-A", "-U", "root", "-i", "127.0.0.1", "-p", &port.to_string()]);
+    if let Some(address) = address {
+        command.args(["-i", &address.to_string()]);
+    }
     for (option, file) in [("-s", "pmcd.socket"), ("-c", "pmcd.conf"), ("-l", "pmcd.log"), ("-n", "root")] {
         command.arg(option).arg(home.path(file));
     }

@@ -12,6 +12,7 @@ mod consumers;
 mod control;
 mod dashboards;
 mod dbpmda;
+mod fleet;
 mod groups;
 mod instance;
 mod lifecycle;

@@ -12,6 +12,33 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Command, Stdio};
 
+/// A Prometheus of the test.
+pub struct Prometheus {
+    _process: Proc,
+    port: u16,
+}
+
+impl Prometheus {
+    /// Starts it with the configuration `prometheus.yml` of the directory of a pmcd.
+    pub fn start(pmcd: &Pmcd) -> Prometheus {
+        let port = port();
+        let mut command = pmcd.program("prometheus");
+        command.args(["--config.file=prometheus.yml", "--storage.tsdb.path=tsdb"]);
+        command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        let log = pmcd.home.create("prometheus.log");
+        let process = Proc(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap());
+        Prometheus { _process: process, port }
+    }
+
+    /// Returns its answer to a query; null until it listens.
+    pub fn query(&self, what: &str) -> Value {
+        if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+            return Value::Null;
+        }
+        serde_json::from_str(&page_of(self.port, &format!("/api/v1/query?query={}", encoded(what)))).unwrap_or_default()
+    }
+}
+
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/consumers/prometheus");
 
 #[test]
@@ -54,12 +81,7 @@ fn prometheus_scrapes_what_the_rules_ask_for() {
     fs::write(pmcd.home.path("prometheus.yml"), format!("{head}{scrape}")).unwrap();
     let rules = fs::read_to_string(format!("{FILES}/corebcc.rules.yml")).unwrap();
     fs::write(pmcd.home.path("corebcc.rules.yml"), &rules).unwrap();
-    let port = port();
-    let mut command = pmcd.program("prometheus");
-    command.args(["--config.file=prometheus.yml", "--storage.tsdb.path=tsdb"]);
-    command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
-    let log = pmcd.home.create("prometheus.log");
-    let _prometheus = Proc(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap());
+    let prometheus = Prometheus::start(&pmcd);
     let mut fio = slow.fio("--ioengine=psync --runtime=8 --output=/dev/null").stdout(Stdio::null()).spawn().unwrap();
     write(&written_to.path());
     assert!(fio.wait().unwrap().success());
@@ -67,12 +89,7 @@ fn prometheus_scrapes_what_the_rules_ask_for() {
     let word = |c: char| !c.is_ascii_alphanumeric() && c != '_';
     let mut left: BTreeSet<&str> = rules.split(word).filter(|word| word.starts_with("bcc_")).collect();
     assert!(left.len() > 10, "{left:?}");
-    let query = |what: &str| -> Value {
-        if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            return Value::Null;
-        }
-        serde_json::from_str(&page_of(port, &format!("/api/v1/query?query={}", encoded(what)))).unwrap_or_default()
-    };
+    let query = |what: &str| prometheus.query(what);
     wait_seconds(60, "values of all metrics in Prometheus", || {
         left.retain(|metric| query(metric)["data"]["result"].as_array().is_none_or(Vec::is_empty));
         println!("{left:?}, {}", query("up"));

@@ -16,7 +16,7 @@ const PYTHON: &str = "/usr/bin/python3";
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/consumers/pcp/pcp-corebcc");
 
 /// True, with a report, if this host lacks the programs that these tests need.
-fn lacks_pcp() -> bool {
+pub fn lacks_pcp() -> bool {
     if lacks(&["pcp", PYTHON]) {
         return true;
     }
@@ -28,7 +28,7 @@ fn lacks_pcp() -> bool {
 }
 
 /// Returns `pcp` with these options before the subcommand, which it finds in the home directory.
-fn pcp(home: &Home, options: &[&str], command: &str) -> Command {
+pub fn pcp(home: &Home, options: &[&str], command: &str) -> Command {
     let bin = home.path(".pcp/bin");
     if !bin.exists() {
         fs::create_dir_all(&bin).unwrap();
@@ -54,7 +54,7 @@ fn said(output: Output) -> String {
 }
 
 #[track_caller]
-fn json(output: Output) -> Value {
+pub fn json(output: Output) -> Value {
     let text = said(output);
     serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"))
 }
@@ -271,26 +271,4 @@ fn a_fleets_quantiles_are_those_of_all_samples() {
         assert_eq!((&worst["host"], &worst["series"]), (&"host07".into(), &"sdb".into()), "{tables}");
         assert!(worst["share_%"].as_f64().unwrap() > 90.0, "{tables}");
     }
-}
-
-/// Two hosts that are asked live are one fleet.
-#[test]
-fn a_fleet_of_two_pmcds_adds_their_counts() {
-    if lacks_pcp() {
-        return;
-    }
-    let Some(pmcds) =
-        (0..2).map(|_| Pmcd::beside(&config(&["sysfork", "runqlat"]), &[])).collect::<Option<Vec<Pmcd>>>()
-    else {
-        return;
-    };
-    let mut command = pcp(&pmcds[0].home, &[], "corebcc");
-    for pmcd in &pmcds {
-        command.args(["-h", &host(pmcd)]);
-    }
-    let tables = json(command.args(["--json", "fleet"]).output().unwrap());
-    let counts: Vec<u64> =
-        tables["slowest"].as_array().unwrap().iter().map(|row| row["count"].as_u64().unwrap()).collect();
-    assert_eq!(counts.len(), 2, "{tables}");
-    assert_eq!(tables["fleet"][0]["count"].as_u64(), Some(counts.iter().sum()), "{tables}");
 }
