@@ -22,12 +22,16 @@ enum mount_call {
 	MOUNT_MOVE_MOUNT,
 	MOUNT_OPEN_TREE,
 	MOUNT_PIVOT_ROOT,
+	MOUNT_FSPICK,
+	MOUNT_SETATTR,
 };
 
 /* include/uapi/linux/mount.h: what the value of fsconfig is a string for */
 #define FSCONFIG_SET_STRING 1
 #define FSCONFIG_SET_PATH 3
 #define FSCONFIG_SET_PATH_EMPTY 4
+
+#define AT_RECURSIVE 0x8000 /* include/uapi/linux/fcntl.h */
 
 struct mount_event {
 	struct event_head head;
@@ -74,6 +78,7 @@ static __always_inline void mount_arguments(struct mount_event *e, __u32 call)
 	struct pt_regs *regs = current_regs();
 	__u64 a = SYSCALL_ARG0(regs, false), b = SYSCALL_ARG1(regs, false), c = SYSCALL_ARG2(regs, false);
 	__u64 d = SYSCALL_ARG3(regs), last = SYSCALL_ARG4(regs), type = 0, source = 0, target = 0, data = 0;
+	__u64 attributes[2] = {};
 
 	switch (call) {
 	case MOUNT_MOUNT:
@@ -102,6 +107,14 @@ static __always_inline void mount_arguments(struct mount_event *e, __u32 call)
 		break;
 	case MOUNT_PIVOT_ROOT:
 		source = a, target = b;
+		break;
+	case MOUNT_FSPICK:
+		target = b, e->flags = c;
+		break;
+	case MOUNT_SETATTR:
+		/* Attributes to set and to clear, of 32 bits so far; the flag for all mounts below has a bit of its own among them. */
+		bpf_probe_read_user(attributes, sizeof(attributes), (void *)d);
+		target = b, e->flags = (__u32)attributes[0] | (c & AT_RECURSIVE) | attributes[1] << 32;
 		break;
 	}
 	mount_read(e->fstype, TYPE_SIZE, type);

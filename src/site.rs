@@ -307,10 +307,7 @@ impl Site {
         }
         let before = self.orders.get(section).copied();
         self.orders.insert(section.to_owned(), order != Order::Stop);
-        let config = std::mem::replace(&mut self.config, Config::parse("", b""));
-        let path = config.as_ref().map_or_else(|error| error.to_string(), |config| config.path().to_owned());
-        let prepared = self.wanted(&config, &path);
-        self.config = config;
+        let (prepared, path) = self.wanted_still();
         let served = prepared.enabled.iter().any(|module| module.settings.section == section);
         if served == (order == Order::Stop) || prepared.configuration.halted {
             match before {
@@ -323,10 +320,23 @@ impl Site {
                 false => errors.join("; "),
             }));
         }
-        if let (Order::Restart, Some((said, _))) = (order, self.modules.get_mut(section)) {
-            said.clear(); // no module is loaded by that
+        if order == Order::Restart {
+            self.forget_module(section);
         }
         Ok(self.take(prepared))
+    }
+
+    /// Takes a module for one that is not as its section says, so that it is loaded again.
+    fn forget_module(&mut self, section: &str) {
+        if let Some((said, _)) = self.modules.get_mut(section) {
+            said.clear(); // no module is loaded by that
+        }
+    }
+
+    /// Returns what is wanted by the configuration that was read last, and its path.
+    fn wanted_still(&self) -> (Prepared, String) {
+        let path = self.config.as_ref().map_or_else(|error| error.to_string(), |config| config.path().to_owned());
+        (self.wanted(&self.config, &path), path)
     }
 
     fn order_pair(&mut self, section: &str, order: Order) -> Result<Difference, ChangeError> {
@@ -441,6 +451,15 @@ impl DesiredState for Site {
         self.scripts.iter_mut().for_each(Scripts::read);
         difference.join(self.changed_scripts(None));
         Ok(difference)
+    }
+
+    fn retry(&mut self, section: &str) -> Result<Difference, ChangeError> {
+        if !self.loads_later {
+            return Err(ChangeError::fixed());
+        }
+        self.forget_module(section);
+        let (prepared, _) = self.wanted_still();
+        Ok(self.take(prepared))
     }
 
     fn order(&mut self, section: &str, order: Order) -> Result<Difference, ChangeError> {

@@ -3,10 +3,13 @@
 use super::processes::arguments;
 use crate::kit::{written_out, SeriesLabel, SeriesLabels};
 use nix::sys::stat::makedev;
+use rustix::fs::{openat, Mode, OFlags};
+use rustix::mount::{fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -88,6 +91,18 @@ impl Cgroups {
             mounts.next().map(|(mount, _)| Cgroups { mount, is_v1: true })
         };
         unified.filter(has_io).or_else(v1).ok_or(NoCgroups::BlockIo)
+    }
+
+    /// Opens the root of cgroup v2. Every kernel with cgroups has it; where it is not mounted, a mount of its own is made that nobody
+    /// sees and that ends with the descriptor (fsmount(2), Linux 5.2).
+    pub fn open_root() -> io::Result<OwnedFd> {
+        if let Ok(cgroups) = Cgroups::of(Controller::Unified) {
+            return Ok(File::open(cgroups.mount)?.into());
+        }
+        let hierarchy = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&hierarchy)?;
+        let mount = fsmount(&hierarchy, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        Ok(openat(mount, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// Returns the mount point.

@@ -32,6 +32,11 @@ pub fn file_systems() -> Vec<String> {
     list.lines().filter_map(|line| line.split_whitespace().last()).map(String::from).collect()
 }
 
+/// True if the kernel has this module loaded, or built in with parameters.
+pub fn has_kernel_module(name: &str) -> bool {
+    Path::new("/sys/module").join(name).exists()
+}
+
 /// Returns the highest number of requests in flight on a disk: 0 for disks without request queues, such as zram, or
 /// without a medium, such as a loop device without a file.
 fn requests_of(disk: &Path) -> usize {

@@ -34,7 +34,8 @@ pub use identity::ProcessIdentity;
 pub use kallsyms::{each_kernel_symbol, NamesByAddress};
 pub use libraries::{library, program_or_library};
 pub use machine::{
-    boot_time, cpus, file_systems, host, monotonic, online_cpus, page_size, seconds_since_1970, since_1970,
+    boot_time, cpus, file_systems, has_kernel_module, host, monotonic, online_cpus, page_size, seconds_since_1970,
+    since_1970,
 };
 pub use per_cpu::per_cpu_distance;
 pub use process_symbols::Symbol;

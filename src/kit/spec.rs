@@ -15,6 +15,8 @@ pub struct Spec {
     pub overhead: Overhead,
     /// Requirements on kernel or machine besides BTF, for the configuration; empty: none.
     pub needs: &'static str,
+    /// Kernel modules with its hooks, where these are not built in: once one is loaded, a module that failed is loaded again.
+    pub kernel_modules: &'static [&'static str],
     /// Metrics, a table for each instance domain. The option `cluster` numbers the first.
     pub tables: &'static [&'static TableSpec],
     /// Options of its section.
@@ -82,6 +84,7 @@ impl Spec {
         summary: "",
         overhead: Overhead { class: OverheadClass::Unknown, events: "" },
         needs: "",
+        kernel_modules: &[],
         tables: &[],
         options: &[],
         hooks: &[],

@@ -4,7 +4,7 @@ use super::shared::numbers::Numbers;
 use super::shared::places::{ByPlace, Names, PlacedHistograms};
 use super::shared::tcp::PACKETS;
 use crate::bpf::types::{self, dns_owner, dns_row, dns_waiting, mark, place_owner};
-use crate::host::{comm, exists, monotonic, Cgroups, Controller};
+use crate::host::{comm, exists, monotonic};
 use crate::kit::*;
 use crate::{maps, options};
 use std::collections::HashMap;
@@ -134,7 +134,7 @@ pub const SPEC: Spec = Spec {
     name: "dns",
     summary: "questions to name servers: outcomes and times, never names",
     overhead: Overhead::low("2 ns per packet that is none, 0.2 us per question"),
-    needs: "cgroup v2 and CONFIG_CGROUP_BPF",
+    needs: "CONFIG_CGROUP_BPF",
     tables: &[
         &answers::TABLE,
         &answers::BY_BUCKET,
@@ -263,9 +263,6 @@ fn count_timeout(kernel: &dyn Kernel, owners: Rows<place_owner>, rows: Rows<dns_
 
 impl Module for Dns {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        if let Err(none) = Cgroups::of(Controller::Unified) {
-            return plan.refuse(none.to_string());
-        }
         constants.dns_ports.iter_mut().zip(&self.options.ports.0).for_each(|(to, port)| *to = port.to_be());
         constants.dns_waits_mask = WAITING as u32 - 1;
         plan.entries(WAITS.def.name, WAITING);

@@ -66,7 +66,7 @@ maps! {
     rows STATS: kvm_stat = "kvm_stats";
 }
 
-const NEEDS: &str = "KVM, built in or loaded (modprobe kvm) before the agent, on a kernel with BTF";
+const NEEDS: &str = "KVM, built in or loaded (modprobe kvm), on a kernel with BTF";
 
 static EXIT: Hook = tracepoint!("kvm_exit", NEEDS);
 static ENTRY: Hook = tracepoint!("kvm_entry", NEEDS);
@@ -77,7 +77,8 @@ pub const SPEC: Spec = Spec {
     name: "kvm",
     summary: "exits of virtual machines, and what their processes have to do for them",
     overhead: Overhead::medium("150 ns per exit"),
-    needs: "KVM, built in or loaded before the agent",
+    needs: "KVM, built in or loaded",
+    kernel_modules: &["kvm"],
     tables: &[&machines::TABLE, &reasons::TABLE],
     hooks: &[&EXIT, &ENTRY, &USER_EXIT],
     maps: MAPS,

@@ -98,7 +98,7 @@ struct Call {
 }
 
 /// The calls in the order of the programs (`enum mount_call`).
-const CALLS: [Call; 8] = [
+const CALLS: [Call; 10] = [
     Call {
         name: "mount",
         arguments: &[
@@ -133,9 +133,26 @@ const CALLS: [Call; 8] = [
         flags: OPEN_TREE_FLAGS,
     },
     Call { name: "pivot_root", arguments: &[|texts| quoted(&texts.source), |texts| quoted(&texts.target)], flags: &[] },
+    Call {
+        name: "fspick",
+        arguments: &[|texts| quoted(&texts.target), |texts| texts.flags.clone()],
+        flags: &[
+            (1, "FSPICK_CLOEXEC"),
+            (2, "FSPICK_SYMLINK_NOFOLLOW"),
+            (4, "FSPICK_NO_AUTOMOUNT"),
+            (8, "FSPICK_EMPTY_PATH"),
+        ],
+    },
+    Call {
+        name: "mount_setattr",
+        arguments: &[|texts| quoted(&texts.target), |texts| texts.flags.clone()],
+        flags: ATTRIBUTES,
+    },
 ];
 /// The number of fsconfig in `CALLS`, whose flags are a command, whose source is a key and whose data is its value.
 const FSCONFIG: u32 = 3;
+/// The number of mount_setattr in `CALLS`, whose flags are attributes to set and, in the upper half, to clear.
+const SETATTR: u32 = 9;
 
 // include/uapi/linux/mount.h
 const MOUNT_FLAGS: &[(u64, &str)] = &[
@@ -191,6 +208,7 @@ const ATTRIBUTES: &[(u64, &str)] = &[
     (0x10, "MOUNT_ATTR_NOATIME"),
     (0x20, "MOUNT_ATTR_STRICTATIME"),
     (0x80, "MOUNT_ATTR_NODIRATIME"),
+    (0x8000, "AT_RECURSIVE"),
     (0x10_0000, "MOUNT_ATTR_IDMAP"),
     (0x20_0000, "MOUNT_ATTR_NOSYMFOLLOW"),
 ];
@@ -237,8 +255,12 @@ impl Texts {
             let flags = command.map_or_else(|| event.flags.to_string(), |name| (*name).into());
             return Texts { flags, data: without_secrets(&option), ..texts };
         }
-        let flags = if event.flags & 0xffff_0000 == MAGIC { event.flags & 0xffff } else { event.flags };
-        Texts { source, flags: names(flags, call.flags), data: without_secrets(&data), ..texts }
+        let flags = match event.call {
+            SETATTR => attributes(event.flags),
+            _ if event.flags & 0xffff_0000 == MAGIC => names(event.flags & 0xffff, call.flags),
+            _ => names(event.flags, call.flags),
+        };
+        Texts { source, flags, data: without_secrets(&data), ..texts }
     }
 
     /// Returns the call as a line of C.
@@ -265,6 +287,16 @@ fn names(flags: u64, all: &[(u64, &str)]) -> String {
         (0, true) => "0".into(),
         (_, true) => format!("{left:#x}"),
         (_, false) => format!("{text} | {left:#x}"),
+    }
+}
+
+/// Returns the attributes that mount_setattr sets, and those that it clears.
+fn attributes(flags: u64) -> String {
+    let [set, clear] = [flags & u64::from(u32::MAX), flags >> 32].map(|part| names(part, ATTRIBUTES));
+    if flags >> 32 == 0 {
+        set
+    } else {
+        format!("{set}, clear {clear}")
     }
 }
 
@@ -381,6 +413,12 @@ mod tests {
             r#"move_mount("", "/a\nb", MOVE_MOUNT_F_EMPTY_PATH) = -ENOENT"#
         );
         assert_eq!(line(&event(7, 0, 0, ["/new", "/old", "", ""])), r#"pivot_root("/new", "/old") = 0"#);
+        assert_eq!(line(&event(8, 3, 1, ["", "/mnt", "", ""])), r#"fspick("/mnt", FSPICK_CLOEXEC) = 3"#);
+        assert_eq!(
+            line(&event(9, 0, 8 << 32 | 0x8001, ["", "/mnt", "", ""])),
+            r#"mount_setattr("/mnt", MOUNT_ATTR_RDONLY | AT_RECURSIVE, clear MOUNT_ATTR_NOEXEC) = 0"#
+        );
+        assert_eq!(line(&event(9, 0, 8, ["", "/mnt", "", ""])), r#"mount_setattr("/mnt", MOUNT_ATTR_NOEXEC) = 0"#);
     }
 
     #[test]

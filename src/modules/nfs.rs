@@ -41,7 +41,7 @@ static BY_OPERATION: ByPlace<nfs_row> = ByPlace {
     name: NAME,
 };
 
-const NEEDS: &str = "the module sunrpc, loaded before the agent (modprobe sunrpc), on a kernel with BTF";
+const NEEDS: &str = "the module sunrpc (modprobe sunrpc), on a kernel with BTF";
 
 static LATENCY: Hook = tracepoint!("rpc_stats_latency", NEEDS);
 
@@ -50,7 +50,8 @@ pub const SPEC: Spec = Spec {
     name: "nfs",
     summary: "calls of NFS by operation: how often, and how long in queue and under way",
     overhead: Overhead::low("0.2 us per call"),
-    needs: "the module sunrpc, loaded before the agent",
+    needs: "the module sunrpc",
+    kernel_modules: &["sunrpc"],
     tables: &[&TABLE, &BY_BUCKET, &IN_SECONDS],
     options: OPTIONS,
     hooks: &[&LATENCY],

@@ -1,12 +1,12 @@
 //! dns against a name server of the test.
 
-use crate::cgroups::hierarchy;
-use crate::support::{alone, names, number, Agent};
-use corebcc::host::Controller;
+use crate::support::{alone, names, number, run_again, Agent};
+use corebcc::host::{Cgroups, Controller};
 use corebcc::kit::TableSpec;
 use corebcc::modules::find;
 use std::net::UdpSocket;
 use std::ops::Range;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -80,9 +80,6 @@ fn own(name: &str) -> bool {
 #[test]
 fn questions_are_counted_by_outcome_process_and_server() {
     let _alone = alone();
-    if hierarchy(Controller::Unified).is_none() {
-        return;
-    }
     for (address, server) in [("127.0.0.1", "127.0.0.1"), ("::1", "::/64")] {
         let port = serve(address);
         let mut agent = Agent::new("dns", &format!("ports = {port}\nprometheus = True"));
@@ -105,9 +102,6 @@ fn questions_are_counted_by_outcome_process_and_server() {
 #[test]
 fn questions_that_nobody_answers_time_out() {
     let _alone = alone();
-    if hierarchy(Controller::Unified).is_none() {
-        return;
-    }
     const HERE: &str = "127.0.0.1";
     let port = serve(HERE);
     let mut agent = Agent::new("dns", &format!("ports = 1, {port}"));
@@ -127,4 +121,23 @@ fn questions_that_nobody_answers_time_out() {
     assert_eq!(ask(HERE, port, 10..19), 9);
     let [_, _, queries, answered, ..] = all(&mut agent);
     assert_eq!(([queries, answered], late(&mut agent)), ([50, 45], [5; 3]));
+}
+
+/// The programs are attached to the root of cgroup v2 even where nobody can see it.
+#[test]
+fn questions_are_counted_where_cgroup_v2_is_not_mounted() {
+    const HERE: &str = "COREBCC_WITHOUT_CGROUPS";
+    if std::env::var_os(HERE).is_none() {
+        let without =
+            "for place in $(awk '$3 == \"cgroup2\" { print $2 }' /proc/self/mounts); do umount -l $place || exit; done";
+        let mut unshare = Command::new("unshare");
+        unshare.env(HERE, "1");
+        return run_again("a mount namespace", without, unshare);
+    }
+    assert!(Cgroups::of(Controller::Unified).is_err());
+    let port = serve("127.0.0.1");
+    let mut agent = Agent::new("dns", &format!("ports = {port}"));
+    assert_eq!(ask("127.0.0.1", port, 100..110), 9);
+    let [_, _, queries, answered, ..] = all(&mut agent);
+    assert_eq!([queries, answered], [10, 9]);
 }

@@ -2,6 +2,7 @@
 
 use crate::support::{alone, number, Agent, Sleeper};
 use corebcc::modules::find;
+use nix::errno::Errno;
 use nix::libc;
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sched::{unshare, CloneFlags};
@@ -54,11 +55,27 @@ fn mounts(_: u32) {
     assert_eq!(call(libc::SYS_fsconfig, [Ok(context), Ok(6), Ok(0), Ok(0), Ok(0)]), 0);
     let mounted = call(libc::SYS_fsmount, [Ok(context), Ok(1), Ok(1), Ok(0), Ok(0)]);
     assert_eq!(call(libc::SYS_move_mount, [Ok(mounted), Err(""), Ok(-100), Err(path), Ok(4)]), 0);
+    let picked = call(libc::SYS_fspick, [Ok(-100), Err(path), Ok(1), Ok(0), Ok(0)]);
+    set_attributes(path);
     // An open descriptor of the mount keeps it busy.
-    for descriptor in [context, mounted] {
+    for descriptor in [context, mounted, picked] {
         assert_eq!(call(libc::SYS_close, [Ok(descriptor), Ok(0), Ok(0), Ok(0), Ok(0)]), 0);
     }
     umount2(path, MntFlags::empty()).unwrap();
+}
+
+/// Makes a mount one whose programs are not executed, and which may be written to. Returns the error, if there is one.
+fn set_attributes(path: &str) -> Option<i32> {
+    const NOEXEC: u64 = 8;
+    const READ_ONLY: u64 = 1;
+    const AT_RECURSIVE: i64 = 0x8000;
+    let attributes = [NOEXEC, READ_ONLY, 0, 0];
+    let size = size_of_val(&attributes) as i64;
+    let result = call(
+        libc::SYS_mount_setattr,
+        [Ok(-100), Err(path), Ok(AT_RECURSIVE), Ok(attributes.as_ptr() as i64), Ok(size)],
+    );
+    (result < 0).then(|| Errno::last_raw())
 }
 
 #[test]
@@ -86,8 +103,14 @@ fn calls_that_mount_have_rows_in_order() {
         r#"fsconfig(FSCONFIG_CMD_CREATE, "") = 0"#.into(),
         "fsmount(MOUNT_ATTR_RDONLY) = FD".into(),
         format!(r#"move_mount("", "{path}", MOVE_MOUNT_F_EMPTY_PATH) = 0"#),
+        format!(r#"fspick("{path}", FSPICK_CLOEXEC) = FD"#),
+        format!(r#"mount_setattr("{path}", MOUNT_ATTR_NOEXEC | AT_RECURSIVE, clear MOUNT_ATTR_RDONLY) = 0"#),
         format!(r#"umount("{path}", 0) = 0"#),
     ];
+    // Since Linux 5.12.
+    let is_missing = set_attributes("/no/such") == Some(libc::ENOSYS);
+    let expected: Vec<String> =
+        expected.into_iter().filter(|line| !is_missing || !line.starts_with("mount_setattr")).collect();
     // A descriptor has the number that was free.
     let is = |line: &String, wanted: &String| {
         let descriptor = wanted.strip_suffix("FD").and_then(|call| line.strip_prefix(call)?.parse::<u32>().ok());
@@ -100,11 +123,15 @@ fn calls_that_mount_have_rows_in_order() {
         assert_eq!((row.number(PID), row.number(MNT_NS)), (process.pid().into(), space), "{row:?}");
         assert!((1..elapsed).contains(&row.number(LAT)), "{row:?}");
     }
+    let calls = expected.len() as u64;
     let outcome = |row: usize| (rows[row].text(OP), rows[row].text(RET));
-    assert_eq!([outcome(0), outcome(7)], [("UMOUNT".into(), "0".into()), ("UMOUNT".into(), "-EINVAL".into())]);
+    assert_eq!(
+        [outcome(0), outcome(calls as usize - 4)],
+        [("UMOUNT".into(), "0".into()), ("UMOUNT".into(), "-EINVAL".into())]
+    );
     let table = agent.other(find("mountsnoop").unwrap().tables[1]);
     let counts = [0, 1, 2].map(|column| number(&table, 0, column));
-    assert_eq!((counts, rows[0].number(SEQ)), ([11, 2, 0], 11));
+    assert_eq!((counts, rows[0].number(SEQ)), ([calls, 2, 0], calls));
     agent.assert_complete();
     fs::remove_dir(path.to_string()).unwrap();
 }

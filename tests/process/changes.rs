@@ -46,6 +46,32 @@ fn number(peer: &mut Peer, name: &str) -> u64 {
     values(peer, name)[""].parse().unwrap()
 }
 
+/// Adds kernel modules to the kernel, or takes them out.
+#[track_caller]
+fn kernel_modules(program: &str, names: &[&str]) {
+    assert!(Command::new(program).args(names).status().unwrap().success(), "{program} {names:?}");
+}
+
+/// A module that failed since its hooks are in a kernel module is loaded again when that comes, without an order.
+#[test]
+fn a_module_runs_once_its_kernel_module_is_loaded() {
+    if std::env::var_os("COREBCC_KERNEL_MODULES").is_none() {
+        return skip("a machine that may lose kernel modules (COREBCC_KERNEL_MODULES; tests/vm has one)");
+    }
+    kernel_modules("rmmod", &["kvm_amd"]);
+    kernel_modules("rmmod", &["kvm"]);
+    let text = config(&["sysfork", "kvm"]);
+    let home = Home::new(&text.replacen("[pmda]\n", "[pmda]\nload_later = True\n", 1));
+    let mut peer = Peer::ready(&home, &[]);
+    let state = |peer: &mut Peer| values(peer, "bcc.agent.module.state").remove("kvm").unwrap();
+    assert_eq!(state(&mut peer), "failed");
+    assert!(is_named(&mut peer, "bcc.kvm.exits.count"));
+    kernel_modules("modprobe", &["kvm_amd"]);
+    wait_seconds(60, "the module to run", || (state(&mut peer) == "running").then_some(()));
+    assert!(values(&mut peer, "bcc.kvm.exits.count").is_empty(), "no guest ran");
+    assert_eq!(home.log().matches("kvm: the kernel module that it waits for is here").count(), 1, "{}", home.log());
+}
+
 /// True if a name is served.
 pub fn is_named(peer: &mut Peer, name: &str) -> bool {
     let reply = peer.ask(&wire::lookup(name));

@@ -164,6 +164,7 @@ macro_rules! file_system {
             summary: concat!("latency of file operations on ", $called),
             overhead: Overhead::medium(concat!("190 ns per open, read, write or fsync on ", $called)),
             needs: $needs,
+            kernel_modules: &[$name],
             tables: &[$(&$latency,)? &TABLE, &BY_BUCKET, &IN_SECONDS],
             options: OPTIONS,
             hooks: FUNCTIONS.hooks,

@@ -34,7 +34,7 @@ pub static TRAFFIC: Hook = Hook {
 pub static PACKETS: Hook = Hook {
     name: "packets",
     tiers: &[Tier { kind: "cgroup_skb", programs: &["skb__ingress", "skb__egress"] }],
-    needs: "cgroup v2 and a kernel with CONFIG_CGROUP_BPF",
+    needs: "a kernel with CONFIG_CGROUP_BPF",
 };
 
 /// Number of sockets, a power of two, for whose reads a module has places at a time on kernels with kprobes only.
