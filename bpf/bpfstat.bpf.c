@@ -264,6 +264,34 @@ static __always_inline __u64 hash_bytes(struct bpf_map *map, __u64 cpus)
 	return lru ? bytes : bytes + sizeof(void *) * cpus;
 }
 
+/* The size of a struct that a kernel without networking by BPF has not, nor a map of its kind. */
+#define SIZE_OF(type) (bpf_core_type_exists(type) ? bpf_core_type_size(type) : 0)
+
+/* Maps of devices, processors and sockets. */
+static __always_inline __u64 network_map_bytes(struct bpf_map *map)
+{
+	__u64 entries = map->max_entries;
+
+	switch (map->map_type) {
+	case BPF_MAP_TYPE_DEVMAP:
+	case BPF_MAP_TYPE_DEVMAP_HASH:
+		if (map->map_type == BPF_MAP_TYPE_DEVMAP_HASH)
+			entries = MAP_FIELD(map, bpf_dtab, n_buckets);
+		return SIZE_OF(struct bpf_dtab) + entries * sizeof(void *) + SIZE_OF(struct bpf_dtab_netdev) * MAP_FIELD(map, bpf_dtab, items);
+	case BPF_MAP_TYPE_CPUMAP:
+		return SIZE_OF(struct bpf_cpu_map) + entries * sizeof(void *);
+	case BPF_MAP_TYPE_REUSEPORT_SOCKARRAY:
+		return SIZE_OF(struct reuseport_array) + entries * sizeof(void *);
+	case BPF_MAP_TYPE_SOCKMAP:
+		return SIZE_OF(struct bpf_stab) + entries * sizeof(void *);
+	case BPF_MAP_TYPE_SOCKHASH:
+		return SIZE_OF(struct bpf_shtab) + MAP_FIELD(map, bpf_shtab, buckets_num) * SIZE_OF(struct bpf_shtab_bucket) +
+		       (__u64)MAP_FIELD(map, bpf_shtab, count.counter) * MAP_FIELD(map, bpf_shtab, elem_size);
+	default: /* BPF_MAP_TYPE_XSKMAP */
+		return SIZE_OF(struct xsk_map) + entries * sizeof(void *) + MAP_FIELD(map, xsk_map, count.counter) * SIZE_OF(struct xsk_map_node);
+	}
+}
+
 /* As the map_mem_usage of each kind; of others an estimate. */
 static __always_inline __u64 map_bytes(struct bpf_map *map)
 {
@@ -300,6 +328,19 @@ static __always_inline __u64 map_bytes(struct bpf_map *map)
 	case BPF_MAP_TYPE_LPM_TRIE:
 		return MAP_FIELD(map, lpm_trie, n_entries) *
 		       (bpf_core_type_size(struct lpm_trie_node) + MAP_FIELD(map, lpm_trie, data_size) + map->value_size);
+	case BPF_MAP_TYPE_BLOOM_FILTER:
+		return bpf_core_type_size(struct bpf_bloom_filter) + (((__u64)MAP_FIELD(map, bpf_bloom_filter, bitset_mask) / 8 + 8) & ~7ULL);
+	case BPF_MAP_TYPE_CGROUP_STORAGE:
+	case BPF_MAP_TYPE_PERCPU_CGROUP_STORAGE:
+		return SIZE_OF(struct bpf_cgroup_storage_map);
+	case BPF_MAP_TYPE_DEVMAP:
+	case BPF_MAP_TYPE_DEVMAP_HASH:
+	case BPF_MAP_TYPE_CPUMAP:
+	case BPF_MAP_TYPE_REUSEPORT_SOCKARRAY:
+	case BPF_MAP_TYPE_SOCKMAP:
+	case BPF_MAP_TYPE_SOCKHASH:
+	case BPF_MAP_TYPE_XSKMAP:
+		return network_map_bytes(map);
 	case BPF_MAP_TYPE_SK_STORAGE:
 	case BPF_MAP_TYPE_INODE_STORAGE:
 	case BPF_MAP_TYPE_TASK_STORAGE:

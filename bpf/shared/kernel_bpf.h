@@ -155,6 +155,39 @@ struct lpm_trie {
 	unsigned long data_size;
 };
 
+struct bpf_dtab_netdev {};
+
+struct bpf_dtab {
+	unsigned int items;
+	__u32 n_buckets;
+};
+
+struct bpf_cpu_map {};
+
+struct bpf_stab {};
+
+struct bpf_shtab_bucket {};
+
+struct bpf_shtab {
+	__u32 buckets_num;
+	__u32 elem_size;
+	atomic_t count;
+};
+
+struct xsk_map_node {};
+
+struct xsk_map {
+	atomic_t count;
+};
+
+struct bpf_bloom_filter {
+	__u32 bitset_mask;
+};
+
+struct reuseport_array {};
+
+struct bpf_cgroup_storage_map {};
+
 struct bpf_local_storage_map_bucket {};
 
 struct bpf_local_storage_map {

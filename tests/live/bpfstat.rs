@@ -91,6 +91,14 @@ fn maps() -> Vec<MapHandle> {
         map(MapType::Stack, 0, 24, 33, 0),
         map(MapType::RingBuf, 0, 0, 4 * page, 0),
         map(MapType::LpmTrie, 8, 16, 50, NO_PREALLOC),
+        map(MapType::BloomFilter, 0, 8, 1000, 0),
+        map(MapType::Devmap, 4, 4, 30, 0),
+        map(MapType::DevmapHash, 4, 8, 30, 0),
+        map(MapType::Cpumap, 4, 4, 2, 0),
+        map(MapType::Sockmap, 4, 4, 30, 0),
+        map(MapType::Sockhash, 8, 4, 30, 0),
+        map(MapType::ReuseportSockarray, 4, 8, 30, 0),
+        map(MapType::Xskmap, 4, 4, 30, 0),
     ];
     made.into_iter().flatten().collect()
 }
