@@ -453,13 +453,13 @@ impl DesiredState for Site {
         Ok(difference)
     }
 
-    fn retry(&mut self, section: &str) -> Result<Difference, ChangeError> {
+    fn retry(&mut self, section: &str) -> Option<Difference> {
         if !self.loads_later {
-            return Err(ChangeError::fixed());
+            return None;
         }
         self.forget_module(section);
         let (prepared, _) = self.wanted_still();
-        Ok(self.take(prepared))
+        Some(self.take(prepared))
     }
 
     fn order(&mut self, section: &str, order: Order) -> Result<Difference, ChangeError> {

@@ -78,8 +78,8 @@ pub trait DesiredState: Send {
     /// Returns the changes after which all matches the files. An error changes nothing.
     fn reload(&mut self) -> Result<Difference, ChangeError>;
 
-    /// Returns the changes after which a module that failed is loaded once more. An error changes nothing.
-    fn retry(&mut self, section: &str) -> Result<Difference, ChangeError>;
+    /// Returns the changes after which a module that failed is loaded once more; `None` where nothing can be loaded.
+    fn retry(&mut self, section: &str) -> Option<Difference>;
 
     /// Returns the changes that follow from an order. An error changes nothing.
     fn order(&mut self, section: &str, order: Order) -> Result<Difference, ChangeError>;

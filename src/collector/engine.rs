@@ -11,7 +11,6 @@ use super::sets::Sets;
 use super::status::AgentStatus;
 use crate::bpf::{self, types};
 use crate::catalog::{Change, EnabledModule, TableError};
-use crate::host::has_kernel_module;
 use crate::kit::{loss_words, EveryMinute, Kernel, Table, TableId};
 use crate::loader::{self, trim, Failure, LoadRequest, LoadedObject, Outcome};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -41,8 +40,6 @@ pub struct Engine {
     /// BTF file for modules that are loaded later; `None` for the running kernel's.
     btf: Option<PathBuf>,
     desired: Option<Box<dyn DesiredState>>,
-    /// Numbers of loaded kernel modules that failed modules wait for, by section.
-    kernel_modules: HashMap<Arc<str>, usize>,
     changes: Vec<Change>,
     refusals: EveryMinute,
     ticks: u64,
@@ -72,7 +69,6 @@ impl Engine {
             modules,
             btf: None,
             desired: None,
-            kernel_modules: HashMap::new(),
             changes: Vec::new(),
             refusals: EveryMinute::default(),
             ticks: 0,
@@ -121,23 +117,13 @@ impl Engine {
         if self.desired.is_none() {
             return;
         }
-        let mut due = Vec::new();
-        for (_, loaded) in self.modules.sets().modules() {
-            if loaded.running.is_ok() || loaded.spec.kernel_modules.is_empty() {
-                continue;
-            }
-            let present = loaded.spec.kernel_modules.iter().filter(|name| has_kernel_module(name)).count();
-            let before = self.kernel_modules.insert(Arc::clone(&loaded.name), present);
-            if before.is_some_and(|before| before < present) {
-                due.push(Arc::clone(&loaded.name));
-            }
-        }
-        for section in due {
+        let sets = self.modules.sets();
+        let worth = sets.modules().filter(|(_, loaded)| loaded.is_worth_a_retry());
+        for section in worth.map(|(_, loaded)| Arc::clone(&loaded.name)) {
+            let Some(difference) = self.desired.as_mut().and_then(|desired| desired.retry(&section)) else { return };
             log::info!("{section}: the kernel module that it waits for is here");
-            let difference =
-                self.desired.as_mut().ok_or_else(ChangeError::fixed).and_then(|desired| desired.retry(&section));
             // The log has the result.
-            let _ = self.apply_logged(&section, difference);
+            let _ = self.apply_logged(&section, Ok(difference));
         }
     }
 

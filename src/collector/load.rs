@@ -1,7 +1,7 @@
 //! Loading of modules: each one plans, then the loader does what all the plans request.
 
 use super::guard::{guarded, inject};
-use super::loaded_module::LoadedModule;
+use super::loaded_module::{kernel_modules_of, LoadedModule};
 use super::loaded_set::LoadedSet;
 use super::prepared_module::{PreparedModule, PreparedModules};
 use crate::bpf::{self, types};
@@ -75,6 +75,7 @@ pub fn load<L: LoadedObject + 'static>(
         })
         .collect();
     constants.stoppable = stoppable && wanted.len() > 1;
+    let kernel_modules: Vec<usize> = modules.iter().map(|prepared| kernel_modules_of(prepared.spec)).collect();
     inject("load", "all");
     let outcome = load(&wanted, &constants);
     let kernel: &dyn Kernel = &outcome.loaded;
@@ -89,21 +90,23 @@ pub fn load<L: LoadedObject + 'static>(
             Failure { reason: fault.to_string(), ..Failure::default() }
         })
     };
-    let found = outcome.modules.into_iter().zip(missing).zip(targets);
-    let modules = modules.into_iter().zip(found).map(|(prepared, ((result, missing), targets))| LoadedModule {
-        running: prepared.module.and_then(|module| result.and_then(|()| start(&prepared.name, module))),
-        losses: Mutex::default(),
-        name: prepared.name,
-        spec: prepared.spec,
-        tables: prepared.tables,
-        metrics: prepared.metrics,
-        debug: prepared.debug,
-        missing,
-        targets,
-        refreshes: Mutex::default(),
-        stopped: AtomicBool::new(false),
-        loaded_at: crate::host::seconds_since_1970(),
-    });
+    let found = outcome.modules.into_iter().zip(missing).zip(targets).zip(kernel_modules);
+    let modules =
+        modules.into_iter().zip(found).map(|(prepared, (((result, missing), targets), kernel_modules))| LoadedModule {
+            running: prepared.module.and_then(|module| result.and_then(|()| start(&prepared.name, module))),
+            losses: Mutex::default(),
+            name: prepared.name,
+            spec: prepared.spec,
+            tables: prepared.tables,
+            metrics: prepared.metrics,
+            debug: prepared.debug,
+            missing,
+            targets,
+            kernel_modules,
+            refreshes: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            loaded_at: crate::host::seconds_since_1970(),
+        });
     let modules: Vec<LoadedModule> = modules.collect();
     // What a module had attached before it panicked would count for nobody.
     if has_panicked.get() {

@@ -2,6 +2,7 @@
 
 use super::prepared_module::ServedMetric;
 use crate::catalog::TableError;
+use crate::host::has_kernel_module;
 use crate::kit::{PairStatus, Running, Spec, State, TableId, TableSpec};
 use crate::loader::Failure;
 use std::collections::{BTreeMap, HashMap};
@@ -28,6 +29,8 @@ pub struct LoadedModule {
     pub missing: Vec<(String, String)>,
     /// The number of targets that were found.
     pub targets: usize,
+    /// The number of its kernel modules that the kernel had before it was loaded.
+    pub kernel_modules: usize,
     pub refreshes: Mutex<RefreshRecord>,
     /// True once the module is stopped: it has no tables any more.
     pub stopped: AtomicBool,
@@ -59,7 +62,17 @@ pub struct Loss {
     pub logged_at: Option<u64>,
 }
 
+/// Returns the number of the kernel modules of a module that the kernel has now.
+pub fn kernel_modules_of(spec: &Spec) -> usize {
+    spec.kernel_modules.iter().filter(|name| has_kernel_module(name)).count()
+}
+
 impl LoadedModule {
+    /// True if it failed, and one of its kernel modules has come since.
+    pub fn is_worth_a_retry(&self) -> bool {
+        self.running.is_err() && kernel_modules_of(self.spec) > self.kernel_modules
+    }
+
     /// True if the module can attach to the hook.
     pub fn has(&self, hook: &str) -> bool {
         self.spec.hooks.iter().any(|known| known.name == hook)
