@@ -346,6 +346,14 @@ OPTIONS = {
     "softirqs": [("wait", None)],
     "tcpconnect": [("accept", None)],
 }
+# Modules that have a program in common with another one that most hosts have on: what they take on top of that.
+ON_TOP = {
+    "cgroup_net": "netproc",
+    "logins": "exectop",
+    "offcpu": "runqlat",
+    "oncpu": "runqlat",
+    "tcpconnect": "tcplife",
+}
 # Programs of libbpf-tools that do the same at these hooks, with their options.
 TOOLS = {
     "hardirqs": (["irq_handler_entry", "irq_handler_exit"], ["hardirqs", "-d", "3600"]),

@@ -75,7 +75,7 @@ fn set_attributes(path: &str) -> Option<i32> {
         libc::SYS_mount_setattr,
         [Ok(-100), Err(path), Ok(AT_RECURSIVE), Ok(attributes.as_ptr() as i64), Ok(size)],
     );
-    (result < 0).then(|| Errno::last_raw())
+    (result < 0).then(Errno::last_raw)
 }
 
 #[test]
