@@ -188,6 +188,68 @@ fn mandoc_has_nothing_to_say_of_the_pages_by_hand() {
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
 }
 
+/// The policy module of the rpms.
+const POLICY: &str = include_str!("../packaging/selinux/corebcc.cil");
+
+/// Returns what a rule of the policy module gives the agent of a class.
+fn permitted(class: &str) -> BTreeSet<String> {
+    let rule = POLICY.lines().filter_map(|line| line.trim().strip_prefix("(allow pcp_pmcd_t self "));
+    let of_class = rule.filter_map(|rule| rule.strip_prefix(&format!("({class} (")));
+    of_class.flat_map(|list| list.trim_end_matches(')').split(' ')).map(str::to_owned).collect()
+}
+
+/// SELinux is asked for what the agent takes at most: to load its modules and scripts' helpers, and to hold no more.
+#[test]
+fn the_policy_module_gives_the_capabilities_that_modules_take() {
+    let taken = corebcc::privilege::to_load(corebcc::modules::MODULES.iter().copied());
+    let names = corebcc::privilege::names(&taken).to_lowercase();
+    let names = names.split(", ").map(|name| name.trim_start_matches("cap_").to_owned());
+    let to_give_up = ["setgid", "setpcap", "setuid"].map(String::from);
+    let all: BTreeSet<String> = permitted("capability").into_iter().chain(permitted("capability2")).collect();
+    assert_eq!(all, names.chain(to_give_up).collect());
+}
+
+/// The policy compiles in a policy with PCP's domain, also in one of a kernel without some of the classes.
+#[test]
+fn the_policy_module_compiles() {
+    let classes = |bpf: &str| {
+        let list = |class: &str| permitted(class).into_iter().collect::<Vec<_>>().join(" ");
+        format!(
+            "(class capability ({}))(class dir (add_name create getattr open read remove_name rename rmdir search setattr write))\
+             (class file (create getattr open read rename setattr unlink write)){bpf}",
+            list("capability"),
+        ) + &if bpf.is_empty() {
+            "(class capability2 (syslog))(classorder (capability dir file capability2))".to_owned()
+        } else {
+            format!(
+                "(class capability2 ({}))(class bpf ({}))(class perf_event ({}))\
+                 (classorder (capability dir file capability2 bpf perf_event))",
+                list("capability2"),
+                list("bpf"),
+                list("perf_event")
+            )
+        }
+    };
+    for with_bpf in ["; all classes\n", ""] {
+        let dir = tempfile::tempdir().unwrap();
+        let base = format!(
+            "(mls false)(handleunknown allow){}(sid kernel)(sidorder (kernel))(user u)(role r)(typeattribute cil_gen_require)(type t)(type pcp_pmcd_t)(type bpf_t)\
+             (sensitivity s0)(sensitivityorder (s0))(level l (s0))(userlevel u l)(userrange u (l l))(userrole u r)(roletype r t)\
+             (allow t self (file (read)))(sidcontext kernel (u r t (l l)))",
+            classes(with_bpf)
+        );
+        fs::write(dir.path().join("base.cil"), base).unwrap();
+        fs::write(dir.path().join("corebcc.cil"), POLICY).unwrap();
+        let mut secilc = Command::new("secilc");
+        secilc.args(["-o", "policy", "-f", "contexts", "base.cil", "corebcc.cil"]).current_dir(dir.path());
+        let Ok(output) = secilc.output() else {
+            println!("skipped: the_policy_module_compiles: the package secilc");
+            return;
+        };
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
 /// The crates have licences that packaging/about.toml lists, from which packaging/release writes THIRD-PARTY.
 #[test]
 fn crates_have_licences_that_go_with_ours() {
