@@ -31,7 +31,8 @@ pub struct Spec {
     pub needs_to_load: &'static [Need],
     /// Privileges needed as long as it runs; the option `process` implies [`Need::Processes`].
     pub needs_to_run: &'static [Need],
-    /// Reads the section and makes the module.
+    /// Reads the section and makes the module. All that have a section are made, enabled or not, before the helpers are forked: what
+    /// takes time or memory belongs into [`Module::plan`].
     pub make: fn(&Setup<'_>) -> Result<Box<dyn Module + Send>, SetupError>,
 }
 

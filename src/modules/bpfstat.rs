@@ -9,6 +9,7 @@ use crate::{iterator, maps, metrics};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 mod programs {
@@ -170,7 +171,7 @@ pub const SPEC: Spec = Spec {
     tables: &[&programs::TABLE, &every_map::TABLE, &links::TABLE, &totals::TABLE],
     hooks: &[&WALK_PROGS, &WALK_MAPS, &WALK_LINKS, &WALK_FILES, &MEASURE_CPU],
     maps: MAPS,
-    make: |_| Ok(Box::new(Bpfstat::new(Words::of_kernel()))),
+    make: |_| Ok(Box::new(Bpfstat::new(Words::of_kernel))),
     ..Spec::NEW
 };
 
@@ -320,7 +321,7 @@ fn latest<'a, T: 'a>(
 }
 
 struct Bpfstat {
-    words: Words,
+    words: LazyLock<Words, fn() -> Words>,
     page: u64,
     /// When the machine was started, in milliseconds since 1970. Read once: a clock that is set does not move all programs.
     boot_time: u64,
@@ -333,9 +334,9 @@ struct Bpfstat {
 }
 
 impl Bpfstat {
-    fn new(words: Words) -> Bpfstat {
+    fn new(words: fn() -> Words) -> Bpfstat {
         Bpfstat {
-            words,
+            words: LazyLock::new(words),
             page: page_size(),
             boot_time: boot_time(),
             owners: Owners::default(),
@@ -458,6 +459,7 @@ impl Module for Bpfstat {
     }
 
     fn start(mut self: Box<Self>, kernel: &dyn Kernel) -> Running {
+        LazyLock::force(&self.words);
         self.measure(kernel);
         Running::of(*self)
             .table(&programs::TABLE, |module, kernel, table| module.programs(kernel, table).map_err(refused))
@@ -525,7 +527,7 @@ mod tests {
         hold(&fake, (0, 41), 12, false);
         hold(&fake, (0, 41), 9, true);
         hold(&fake, (3, 41), 77, false);
-        let module = Box::new(Bpfstat { page: 4096, boot_time: 1_000_000, ..Bpfstat::new(words()) });
+        let module = Box::new(Bpfstat { page: 4096, boot_time: 1_000_000, ..Bpfstat::new(words) });
         let running = module.start(&fake);
         let table = fake.filled(&programs::TABLE, &running);
         assert_eq!(table.names(), ["41 count_things"]);
@@ -554,7 +556,7 @@ mod tests {
     #[test]
     fn the_run_time_of_all_programs_never_falls() {
         let fake = kernel();
-        let running = Box::new(Bpfstat::new(words())).start(&fake);
+        let running = Box::new(Bpfstat::new(words)).start(&fake);
         let total = |programs: &[(u64, u64)]| {
             fake.set(WALKS, 0, bpfstat_walk::progs, programs.len() as u64);
             for (at, (id, ns)) in programs.iter().enumerate() {
@@ -580,7 +582,7 @@ mod tests {
         uprobe.write(&[4, 7, 42, 0x1040]);
         uprobe.set_bytes(bpfstat_link::target, b"/bin/bash");
         fake.set(WALKS, 0, bpfstat_walk::links, 2);
-        let running = Box::new(Bpfstat::new(words())).start(&fake);
+        let running = Box::new(Bpfstat::new(words)).start(&fake);
         let table = fake.filled(&every_map::TABLE, &running);
         assert_eq!(table.names(), ["5", "6 name"]);
         assert_eq!([0, 1].map(|row| table.number(row, 3)), [None, Some(0)], "entries in use");
@@ -593,7 +595,7 @@ mod tests {
     #[test]
     fn a_missing_iterator_is_an_error_of_its_table_only() {
         let fake = kernel().without(&WALK_LINKS);
-        let running = Box::new(Bpfstat::new(words())).start(&fake);
+        let running = Box::new(Bpfstat::new(words)).start(&fake);
         let mut table = Table::new(links::TABLE.metrics.len());
         let error = running.read(&links::TABLE, &fake, &mut table).unwrap_err();
         assert_eq!(error.0, "the kernel's iterator: bpf_iter_bpf_link was not loaded");
@@ -603,7 +605,7 @@ mod tests {
     #[test]
     fn each_cpu_is_measured_once() {
         let fake = kernel();
-        let running = Box::new(Bpfstat::new(words())).start(&fake);
+        let running = Box::new(Bpfstat::new(words)).start(&fake);
         assert_eq!(fake.calls(&MEASURE_CPU).len(), online_cpus().len());
         running.tick(&fake);
         assert_eq!(fake.calls(&MEASURE_CPU).len(), 0);

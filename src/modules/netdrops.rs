@@ -11,6 +11,7 @@ use crate::{maps, metrics, tracepoint};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::sync::{Arc, LazyLock};
 
 mod reasons {
     use super::*;
@@ -103,7 +104,7 @@ pub const SPEC: Spec = Spec {
     hooks: &[&DROP, &DROP_AT_PLACE, &UDP_FULL, &SEND_RESET, &RECEIVE_RESET],
     maps: MAPS,
     needs_to_load: &[Need::KernelSymbols],
-    make: |_| Ok(Box::new(Netdrops::new(Reasons::of_kernel()))),
+    make: |_| Ok(Box::new(Netdrops::new(Reasons::of_kernel))),
     ..Spec::NEW
 };
 
@@ -163,7 +164,10 @@ impl Reasons {
     }
 }
 
-impl Names for Reasons {
+/// Reasons that are looked up when the module is loaded.
+type KnownReasons = Arc<LazyLock<Reasons, fn() -> Reasons>>;
+
+impl Names for KnownReasons {
     fn name(&self, id: u64) -> Option<Vec<u8>> {
         self.text(id).map(String::into_bytes)
     }
@@ -174,18 +178,19 @@ impl Names for Reasons {
 }
 
 struct Netdrops {
-    /// The hook of packets that are dropped.
-    drop: &'static Hook,
+    known: KnownReasons,
     reasons: PlacedHistograms<drop_row>,
     ports: PlacedHistograms<drop_row>,
 }
 
 impl Netdrops {
-    fn new(reasons: Reasons) -> Netdrops {
+    fn new(reasons: fn() -> Reasons) -> Netdrops {
         let window = Seconds(60).window();
+        let known: KnownReasons = Arc::new(LazyLock::new(reasons));
+        let reasons = Ok(Arc::clone(&known));
         Netdrops {
-            drop: if matches!(reasons, Reasons::Named { .. }) { &DROP } else { &DROP_AT_PLACE },
-            reasons: PlacedHistograms::new(&reasons::BY_REASON, Ok(reasons), window, Buckets::default()),
+            known,
+            reasons: PlacedHistograms::new(&reasons::BY_REASON, reasons, window, Buckets::default()),
             ports: PlacedHistograms::new(&ports::BY_PORT, Ok(Numbers::Ports), window, Buckets::default()),
         }
     }
@@ -206,7 +211,8 @@ impl Module for Netdrops {
         // All CPUs share these rows: a full socket is one lock for them already.
         constants.drop_udp_mask = ports::BY_PORT.plan(PORTS_MOST, &Host { cpus: 1, ..*host }, plan).mask;
         plan.entries(RESETS.def.name, host.cpus);
-        [self.drop, &UDP_FULL, &SEND_RESET, &RECEIVE_RESET].into_iter().for_each(|hook| plan.attach(hook));
+        let drop = if matches!(**self.known, Reasons::Named { .. }) { &DROP } else { &DROP_AT_PLACE };
+        [drop, &UDP_FULL, &SEND_RESET, &RECEIVE_RESET].into_iter().for_each(|hook| plan.attach(hook));
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
@@ -271,7 +277,7 @@ mod tests {
             fake.set(RESETS, cpu, drop_resets::sent, 2);
             fake.set(RESETS, cpu, drop_resets::received, 3);
         }
-        let running = Box::new(Netdrops::new(named())).start(&fake);
+        let running = Box::new(Netdrops::new(named)).start(&fake);
         let table = fake.filled(&reasons::TABLE, &running);
         assert_eq!(table.names(), ["SOCKET_RCVBUFF", "other"]);
         assert_eq!([0, 1].map(|row| table.number(row, 0)), [Some(11), Some(1)]);
