@@ -276,7 +276,7 @@ write_completions() {
 }
 
 # packaged FILE: whether it came with a package, which then takes care of it
-packaged() { dpkg-query -S "$1" >/dev/null 2>&1 || rpm -qf "$1" >/dev/null 2>&1; }
+packaged() { if command -v dpkg-query; then dpkg-query -S "$1"; else rpm -qf "$1"; fi >/dev/null 2>&1; } # on Debian rpm would make a database
 
 # our_link NAME LINK
 our_link() { [ -L "$2" ] && [ "$(readlink "$2")" = "$(pwd)/$1" ]; }

@@ -1,11 +1,12 @@
-//! The walks of docs/connections.md and docs/waits.md, followed: their commands, while the service that each describes runs, say what the
-//! page says of their output.
+//! The walks of docs/connections.md, docs/waits.md, docs/network.md and docs/virtual-machines.md, followed: their commands, while the services
+//! that each describes run, say what the page says of their output.
 
 use crate::support::slow_disk::SlowDisk;
-use crate::support::{lacks, lacks_bpf, lacks_host_pids, told, wait_for, Group, Home, Proc, ONE};
+use crate::support::{lacks, lacks_bpf, lacks_host_pids, skip, told, wait_for, Group, Home, Proc, ONE};
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -152,4 +153,84 @@ fn the_walk_of_the_page_about_waits_is_true() {
     // Others may wait longer here.
     let longest = rows(&longest, "bcc.sched.offcpu.slowest").iter().find(|row| row[0] == "lock");
     assert!(longest.is_some_and(|row| row[4] != "service" || row[5] == "futex"), "{longest:?}");
+}
+
+/// Returns the row of a table with these first words.
+fn row<'a>(lines: &'a [Vec<String>], metric: &str, first: &[&str]) -> &'a [String] {
+    let found = rows(lines, metric).iter().find(|row| row.iter().zip(first).all(|(word, wanted)| word == wanted));
+    found.unwrap_or_else(|| panic!("no {first:?} in {metric}: {lines:?}"))
+}
+
+/// True once a process has this name.
+fn is_running(name: &str) -> bool {
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .any(|entry| fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name))
+}
+
+#[test]
+fn the_walk_of_the_page_about_the_network_is_true() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if lacks_bpf() || lacks_host_pids() || lacks(&["/usr/bin/python3", "ip"]) {
+        return;
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        return skip("/dev/net/tun");
+    }
+    const PAGE: &str = include_str!("../../docs/network.md");
+    let place = tempfile::tempdir().unwrap();
+    let program = place.path().join("network.py");
+    fs::write(&program, include_str!("../programs/network.py")).unwrap();
+    fs::write(place.path().join("delays.py"), include_str!("../programs/delays.py")).unwrap();
+    let mut command = Command::new("/usr/bin/python3");
+    let _services = Group(Proc(command.arg(&program).arg("60").stdin(Stdio::null()).process_group(0).spawn().unwrap()));
+    wait_for("the services", || is_running("web").then_some(()));
+    let [way, names, asked, drops] = follow(PAGE);
+
+    let peer = row(&way, "bcc.net.tcp", &["10.78.0.0/24", "peer"]);
+    assert!(number(&peer[2]) >= 10.0 && (20.0..60.0).contains(&number(&peer[3])), "the way takes 20 ms: {peer:?}");
+    let count = |operation: &str| number(&row(&names, "bcc.net.dns", &[operation])[1]);
+    let [queries, answers, failed] = ["dns.queries", "dns.answers", "dns.errors.servfail"].map(count);
+    assert!(
+        queries >= 20.0 && (answers - 0.9 * queries).abs() <= 3.0,
+        "one in ten has no answer: {answers} of {queries}"
+    );
+    assert!((failed - queries / 7.0).abs() <= 5.0, "one in seven fails: {failed} of {queries}");
+    assert!(number(&row(&names, "bcc.net.dns.server", &["127.0.0.77"])[1]) >= queries);
+    let by = rows(&asked, "bcc.proc.dns").iter().find(|row| row[0].ends_with("::web"));
+    assert!(by.is_some_and(|row| number(&row[1]) >= 20.0), "{asked:?}");
+    let full = number(&row(&drops, "bcc.net.udp.drop.count", &["8125"])[1]);
+    assert!(full >= 50.0, "stats reads too slowly: {full}");
+    let [resets] = rows(&drops, "bcc.net.tcp.resets") else { panic!("one row: {drops:?}") };
+    assert!(resets.iter().all(|count| number(count) >= 3.0), "api resets one session in four: {resets:?}");
+}
+
+#[test]
+fn the_walk_of_the_page_about_guests_is_true() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if lacks_bpf() || lacks_host_pids() || lacks(&["/usr/bin/python3", "losetup"]) {
+        return;
+    }
+    if fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
+        return skip("/dev/kvm");
+    }
+    const PAGE: &str = include_str!("../../docs/virtual-machines.md");
+    let place = tempfile::tempdir().unwrap();
+    let program = place.path().join("guests.py");
+    fs::write(&program, include_str!("../programs/guests.py")).unwrap();
+    let mut guests =
+        Proc(Command::new("/usr/bin/python3").arg(&program).arg("20").stdin(Stdio::null()).spawn().unwrap());
+    let image = Path::new("/dev/shm/corebcc-guests");
+    wait_for("the guests", || image.exists().then_some(()));
+    let [cpu, disk, emulator] = follow(PAGE);
+    // It takes cgroups and the disk away.
+    assert!(guests.end().success());
+
+    let wait = |guest: &str| number(&row(&cpu, "bcc.cgroup.runq", &[guest, "runq"])[3]);
+    assert!(wait("/machine-web") > wait("/machine-db"), "web shares its CPU: {cpu:?}");
+    let writes = row(&disk, "bcc.cgroup.disk", &["/machine-db", "write.total"]);
+    assert!(number(&writes[2]) >= 1000.0, "{writes:?}");
+    let exits = rows(&emulator, "bcc.kvm.user.count").iter().find(|row| row[0].ends_with("::db::IO"));
+    assert!(exits.is_some_and(|row| number(&row[1]) >= 1000.0), "{emulator:?}");
 }
