@@ -7,7 +7,8 @@ use corebcc::collector::{prepared_modules, STATUS};
 use corebcc::config::Config;
 use corebcc::kit::{OptionDef, Shape};
 use corebcc::modules::{find, MODULES};
-use corebcc::reference::{self, grafana, views::DASHBOARDS};
+use corebcc::reference::views::{DASHBOARDS, PROMETHEUS_DASHBOARD};
+use corebcc::reference::{self, grafana};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
@@ -39,6 +40,8 @@ fn the_default_configuration_is_what_the_declarations_say() {
 /// A metric that no module or the agent's own status has is an error.
 #[test]
 fn the_dashboards_are_what_their_declarations_say() {
+    let all = grafana::dashboard(&grafana::PROMETHEUS, &PROMETHEUS_DASHBOARD);
+    current("consumers/grafana/prometheus/fleet.json", &all);
     for dashboard in DASHBOARDS {
         for source in [grafana::VECTOR, grafana::VALKEY] {
             let name = format!("consumers/grafana/{}/{}.json", source.id, dashboard.id);

@@ -8,7 +8,7 @@ use super::perf_event::open_event;
 use super::program::{load_code, owned};
 use super::refusal::Refusal;
 use super::relocated::{Code, Relocated};
-use crate::host::{Cgroups, TRACEFS};
+use crate::host::{Cgroups, NoCgroups, TRACEFS};
 use crate::kit::Target;
 use libbpf_rs::libbpf_sys::{self, perf_event_attr};
 use nix::libc;
@@ -155,8 +155,7 @@ fn raw(event: Option<&str>, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
 
 /// Attaches to the root of cgroup v2, beside the programs that others have there.
 fn at_root(kind: libbpf_sys::bpf_attach_type, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
-    let root = Cgroups::open_root()
-        .map_err(|error| Refusal::missing(format!("cgroup v2 is not mounted, and cannot be mounted: {error}")))?;
+    let root = Cgroups::open_root().map_err(|error| Refusal::missing(format!("{} ({error})", NoCgroups::Unified)))?;
     // SAFETY: both descriptors are open during the call, and there are no options.
     let fd = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), root.as_raw_fd(), kind, std::ptr::null()) };
     Ok(owned(fd)?)

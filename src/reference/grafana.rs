@@ -1,4 +1,4 @@
-//! Dashboards for Grafana with the plugin grafana-pcp, in Grafana's classic JSON.
+//! Dashboards for Grafana, with the plugin grafana-pcp or with Prometheus, in Grafana's classic JSON.
 
 use super::views::{Choice, Dashboard, Kind, Panel, Values};
 use serde_json::{json, Map, Value};
@@ -7,7 +7,7 @@ use serde_json::{json, Map, Value};
 const WIDTH: u32 = 24;
 const HEIGHT: u32 = 8;
 
-/// A data source of the plugin.
+/// A data source.
 pub struct Source {
     /// Name of it in those of dashboards and tags.
     pub id: &'static str,
@@ -15,8 +15,18 @@ pub struct Source {
     kind: &'static str,
     from: &'static str,
     refresh: &'static str,
-    /// True if it reads archives of many hosts, of which one is chosen; without tables and expressions.
-    reads_archives: bool,
+    language: Language,
+}
+
+/// Language of a data source's queries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Language {
+    /// Metrics of one host, and expressions of derived metrics.
+    Metrics,
+    /// Time series of many hosts, of which one is chosen; without tables and expressions.
+    Series,
+    /// PromQL.
+    PromQl,
 }
 
 /// The data source that asks pmproxy for what happens now.
@@ -26,7 +36,7 @@ pub const VECTOR: Source = Source {
     kind: "performancecopilot-vector-datasource",
     from: "now-5m",
     refresh: "2s",
-    reads_archives: false,
+    language: Language::Metrics,
 };
 
 /// The data source that reads the archives which pmproxy has put into Valkey, or Redis.
@@ -36,7 +46,17 @@ pub const VALKEY: Source = Source {
     kind: "performancecopilot-valkey-datasource",
     from: "now-6h",
     refresh: "1m",
-    reads_archives: true,
+    language: Language::Series,
+};
+
+/// Prometheus, for [`PROMETHEUS_DASHBOARD`](super::views::PROMETHEUS_DASHBOARD).
+pub const PROMETHEUS: Source = Source {
+    id: "prometheus",
+    title: "Prometheus",
+    kind: "prometheus",
+    from: "now-1h",
+    refresh: "30s",
+    language: Language::PromQl,
 };
 
 /// A query of a panel.
@@ -49,7 +69,7 @@ pub struct Query {
 /// Returns the queries of a panel; none if the data source cannot answer them.
 pub fn queries(source: &Source, panel: &Panel) -> Vec<Query> {
     let expression = |expression: &str| {
-        if !source.reads_archives {
+        if source.language != Language::Series {
             return Some(expression.to_owned());
         }
         let metric = match expression.strip_prefix("matchinst(") {
@@ -60,7 +80,7 @@ pub fn queries(source: &Source, panel: &Panel) -> Vec<Query> {
         };
         Some(format!("{metric}{{hostname == \"$host\"}}"))
     };
-    let wanted = panel.targets.iter().filter(|_| !source.reads_archives || panel.kind != Kind::Table);
+    let wanted = panel.targets.iter().filter(|_| source.language != Language::Series || panel.kind != Kind::Table);
     wanted
         .filter_map(|target| Some(Query { expression: expression(target.expression)?, legend: target.legend }))
         .collect()
@@ -75,7 +95,12 @@ pub fn dashboard(source: &Source, dashboard: &Dashboard) -> String {
         shown.map(|((shown, queries), id)| panel(source, shown, &queries, id, &mut places)).collect();
     let mut choices =
         vec![json!({ "name": "datasource", "label": "Data source", "type": "datasource", "query": source.kind })];
-    if source.reads_archives {
+    if source.language == Language::PromQl {
+        let of_label = |name, label: &str, metric| json!({ "name": name, "label": name, "type": "query", "datasource": named(source), "query": format!("label_values({metric}, {label})"), "refresh": 2, "multi": true, "includeAll": true, "allValue": ".*", "current": { "text": "All", "value": "$__all" } });
+        choices.push(of_label("host", "instance", "bcc_agent_module_up"));
+        choices.push(of_label("disk", "disk", "bcc_disk_dev_read_total_seconds_count"));
+    }
+    if source.language == Language::Series {
         choices.push(json!({ "name": "host", "label": "Host", "type": "query", "datasource": named(source), "query": "label_values(hostname)", "refresh": 1 }));
     }
     let of_metric = |choice: &&Choice| matches!(choice.values, Values::OfMetric(_));
@@ -83,7 +108,7 @@ pub fn dashboard(source: &Source, dashboard: &Dashboard) -> String {
         dashboard
             .choice
             .iter()
-            .filter(|choice| !source.reads_archives || !of_metric(choice))
+            .filter(|choice| source.language != Language::Series || !of_metric(choice))
             .map(|of| choice(source, of)),
     );
     let tag = format!("pcp-{}", source.id);
@@ -199,6 +224,17 @@ fn description(shown: &Panel) -> String {
 }
 
 fn target(source: &Source, shown: &Panel, query: &Query, letter: char, format: &str) -> Value {
+    if source.language == Language::PromQl {
+        return json!({
+            "refId": letter.to_string(),
+            "datasource": named(source),
+            "expr": query.expression,
+            "format": format,
+            "legendFormat": query.legend,
+            "instant": shown.kind == Kind::Number,
+            "range": shown.kind != Kind::Number,
+        });
+    }
     // Of a counter of time, the part of a processor.
     let is_utilization = shown.unit == Some("percentunit");
     json!({

@@ -59,9 +59,9 @@ pub enum Kind {
 
 /// A line, a number, a column of a table, or all buckets of a heat map.
 pub struct Target {
-    /// Metric or expression of derived metrics (pmRegisterDerived(3)).
+    /// Metric or expression of derived metrics (pmRegisterDerived(3)), or of PromQL.
     pub expression: &'static str,
-    /// Legend; `$instance` is the name of the instance.
+    /// Legend; `$instance` is the name of the instance, `{{LABEL}}` a label in Prometheus.
     pub legend: &'static str,
 }
 
@@ -332,3 +332,50 @@ pub static DASHBOARDS: &[Dashboard] = &[
         ],
     },
 ];
+
+/// Series of the chosen hosts and disks.
+macro_rules! chosen {
+    ($series:literal) => {
+        concat!($series, "{instance=~\"$host\",disk=~\"$disk\"}")
+    };
+}
+
+/// Buckets of the chosen hosts and disks, together.
+macro_rules! chosen_buckets {
+    ($series:literal) => {
+        concat!("sum by (le) (increase(", $series, "{instance=~\"$host\",disk=~\"$disk\"}[$__rate_interval]))")
+    };
+}
+
+/// The dashboard for Prometheus: what consumers/prometheus/scrape.yml reads, and the series that corebcc.rules.yml records.
+pub static PROMETHEUS_DASHBOARD: Dashboard = Dashboard {
+    id: "fleet",
+    title: "eBPF of all hosts",
+    choice: None,
+    panels: &[
+        panel!(Number "Hosts", "How many hosts have an agent that answers.", "": "count(count by (instance) (bcc_agent_module_up))" => "hosts"),
+        panel!(Number "Modules down", "How many modules do not run; pminfo -f bcc.agent.module.status on the host says why.", "":
+            "sum(1 - bcc_agent_module_up{instance=~\"$host\"})" => "down"),
+        panel!(Number "Lost events", "Events a second that modules had no room for.", "", in "cps":
+            "sum(rate(bcc_agent_lost_events{instance=~\"$host\"}[5m]))" => "lost"),
+        panel!(HeatMap "Reads of disks by latency", "How many reads of the chosen hosts took how long.", "biolatency prometheus", in "s":
+            chosen_buckets!("bcc_disk_dev_read_total_seconds_bucket") => "{{le}}"),
+        panel!(HeatMap "Writes to disks by latency", "How many writes of the chosen hosts took how long.", "biolatency prometheus", in "s":
+            chosen_buckets!("bcc_disk_dev_write_total_seconds_bucket") => "{{le}}"),
+        panel!(Lines "All disks together", "Quantiles of the reads and writes of all chosen hosts, from their added buckets.", "biolatency prometheus", in "s":
+            "histogram_quantile(0.5, sum by (le) (rate(bcc_disk_dev_read_total_seconds_bucket{instance=~\"$host\"}[5m])))" => "reads p50",
+            "histogram_quantile(0.99, sum by (le) (rate(bcc_disk_dev_read_total_seconds_bucket{instance=~\"$host\"}[5m])))" => "reads p99",
+            "histogram_quantile(0.99, sum by (le) (rate(bcc_disk_dev_write_total_seconds_bucket{instance=~\"$host\"}[5m])))" => "writes p99"),
+        panel!(Lines "Requests of disks", "Requests a second that completed, by host.", "biolatency prometheus", in "iops":
+            "sum by (instance) (rate(bcc_disk_dev_read_total_seconds_count{instance=~\"$host\"}[5m]))" => "{{instance}} reads",
+            "sum by (instance) (rate(bcc_disk_dev_write_total_seconds_count{instance=~\"$host\"}[5m]))" => "{{instance}} writes"),
+        panel!(Lines "Slowest disks, reads", "The ten disks with the highest p99 of reads.", "biolatency prometheus", in "s":
+            concat!("topk(10, ", chosen!("corebcc:disk_read_seconds:p99"), ")") => "{{instance}} {{disk}}"),
+        panel!(Lines "Slowest disks, writes", "The ten disks with the highest p99 of writes.", "biolatency prometheus", in "s":
+            concat!("topk(10, ", chosen!("corebcc:disk_write_seconds:p99"), ")") => "{{instance}} {{disk}}"),
+        panel!(HeatMap "Waits for a CPU", "How many tasks of the chosen hosts waited how long in a run queue.", "runqlat prometheus", in "s":
+            "sum by (le) (increase(bcc_runq_all_seconds_bucket{instance=~\"$host\"}[$__rate_interval]))" => "{{le}}"),
+        panel!(Lines "Run queue", "The ten hosts with the highest p99 of waits for a CPU.", "runqlat prometheus", in "s":
+            "topk(10, corebcc:runq_seconds:p99{instance=~\"$host\"})" => "{{instance}}"),
+    ],
+};

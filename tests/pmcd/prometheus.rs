@@ -6,6 +6,8 @@ use crate::rules::write;
 use crate::support::loops::Loop;
 use crate::support::slow_disk::SlowDisk;
 use crate::support::{config, lacks, told, wait_seconds, Proc};
+use corebcc::reference::grafana;
+use corebcc::reference::views::PROMETHEUS_DASHBOARD;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -56,7 +58,8 @@ fn promtool_accepts_the_files_and_runs_the_tests_of_the_rules() {
     }
 }
 
-/// All metrics of the rules are scraped as scrape.yml says, and the quantile of a slow disk is within the bounds of its bucket.
+/// All metrics of the rules are scraped as scrape.yml says, the quantile of a slow disk is within the bounds of its bucket, and each query of the
+/// dashboard has values.
 #[test]
 fn prometheus_scrapes_what_the_rules_ask_for() {
     if lacks(&["prometheus", PMPROXY]) {
@@ -100,4 +103,17 @@ fn prometheus_scrapes_what_the_rules_ask_for() {
         answer["data"]["result"][0]["value"][1].as_str()?.parse::<f64>().ok()
     });
     assert!((0.016..0.066).contains(&p99), "{p99}");
+
+    let panels = PROMETHEUS_DASHBOARD.panels.iter();
+    let queries = panels.flat_map(|panel| grafana::queries(&grafana::PROMETHEUS, panel));
+    let all = |text: &str| text.replace("$host", ".*").replace("$disk", ".*").replace("$__rate_interval", "5m");
+    let mut left: Vec<String> = queries.map(|query| all(&query.expression)).collect();
+    assert!(left.len() > 10, "{left:?}");
+    wait_seconds(60, "values of all queries of the dashboard", || {
+        left.retain(|what| query(what)["data"]["result"].as_array().is_none_or(Vec::is_empty));
+        println!("{left:?}");
+        left.is_empty().then_some(())
+    });
+    let down = query("sum(1 - bcc_agent_module_up)");
+    assert_eq!(down["data"]["result"][0]["value"][1], "0", "{down}");
 }

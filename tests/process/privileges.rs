@@ -6,6 +6,7 @@ use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire, decode};
 use crate::support::{all_modules, config, lacks, lacks_bpf, lacks_host_pids, skip, wait_for, Home, Proc};
 use caps::{Capability, CapsHashSet};
+use corebcc::host::{Cgroups, Controller};
 use corebcc::kit::Spec;
 use corebcc::modules::{find, MODULES};
 use corebcc::pcp::{Pmid, IN_NULL};
@@ -158,8 +159,11 @@ fn by_capabilities() -> BTreeMap<u64, (CapsHashSet, Vec<&'static str>)> {
     let home = Home::new(&all_modules());
     let mut peer = Peer::ready(&home, &[]);
     let states = values(&mut peer, "bcc.agent.module.state");
+    // Where cgroup v2 is not mounted it mounts that, which takes CAP_SYS_ADMIN.
+    let mounts = |module: &str| module == "dns" && Cgroups::of(Controller::Unified).is_err();
     let mut groups: BTreeMap<u64, (CapsHashSet, Vec<&'static str>)> = BTreeMap::new();
-    for spec in MODULES.iter().filter(|spec| ["running", "postponed"].contains(&&*states[spec.name])) {
+    let loaded = |name: &str| ["running", "postponed"].contains(&&*states[name]) && !mounts(name);
+    for spec in MODULES.iter().filter(|spec| loaded(spec.name)) {
         let capabilities = to_load([*spec]);
         groups.entry(bits(&capabilities)).or_insert_with(|| (capabilities, Vec::new())).1.push(spec.name);
     }
