@@ -13,6 +13,7 @@ cannot_run='sudo ./tests/run              # ten minutes on two processors	it is 
 sudo ./tests/run --all        # every test there is, in an hour	it is what runs this
 ./Remove	it comes last, with sudo
 sudo apt install ./pcp-pmda-corebcc_*.deb ./corebcc-clients_*.deb	tests/packages does
+sudo dnf install ./pcp-pmda-corebcc-*.rpm ./corebcc-clients-*.rpm	tests/packages does, by rpm
 packaging/deb DIRECTORY	tests/packages does
 sudo systemctl enable --now pmproxy	needs systemd; this script starts pmproxy
 target/debug/pmdacorebcc show bcc.proc.signals     # until Ctrl-C	tests/new_module.rs builds the module and runs it
