@@ -82,10 +82,10 @@ fn set_attributes(path: &str) -> Option<i32> {
 fn calls_that_mount_have_rows_in_order() {
     let _alone = alone();
     let path = directory(std::process::id());
-    fs::create_dir_all(&path).unwrap();
     let mut process = Sleeper::doing(mounts);
     let options = format!("process = {}\nprocess_count = 40", process.pid());
     let Some(mut agent) = Agent::where_possible("fexit or kprobes", "mountsnoop", &options) else { return };
+    fs::create_dir_all(&path).unwrap();
     let begin = Instant::now();
     process.sleep(1);
     let elapsed = begin.elapsed().as_nanos() as u64;
