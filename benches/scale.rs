@@ -1,23 +1,21 @@
 //! How the agent grows with the machine: a fetch of all metrics of a table, request to reply, over a kernel in memory with more and more
-//! disks, cgroups, processes and CPUs, each of them busy. `cargo bench --bench scale` writes a line of CSV for each; docs/costs.md draws them.
+//! disks, cgroups and processes, each of them busy. `cargo bench --bench scale` writes a line of CSV for each; docs/costs.md draws them.
 //!
 //! Times are processor time, the least of several rounds. Memory is what the agent allocates, without the maps. A record of pmlogger with all
 //! these metrics has the bytes of the reply.
 
-use corebcc::agent::{Agent, Options};
-use corebcc::catalog::{Help, Registry};
 use corebcc::kit::{Buckets, Host, Running, Table, TableSpec, Window};
 use corebcc::modules::biolatency::disks::dev;
 use corebcc::modules::find;
 use corebcc::modules::places::PlacedHistograms;
 use corebcc::pcp::Pmid;
-use corebcc::pdu::{Creds, Deframer, Pdu};
 use fake::{
-    cgroup_maps, count_in, count_in_cgroups, disk_histograms, disk_maps, fetch, modules, processor_time, receive,
+    cgroup_maps, count_in, count_in_cgroups, disk_histograms, disk_maps, fetch, modules, processor_time, Conversation,
     Direct, Maps, OfModule, Services, CGROUP_DISK, CGROUP_RUNQ, DOMAIN, HOST,
 };
 use nix::libc;
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,7 +43,6 @@ fn least(mut count: impl FnMut(), mut work: impl FnMut()) -> Duration {
 
 /// Measures one table of a module over maps, and prints the line. `count` makes all of its instances busy.
 fn measure(
-    what: &str,
     number: usize,
     (module, spec): (&'static str, &'static TableSpec),
     maps: Maps,
@@ -60,41 +57,27 @@ fn measure(
     let tables = || enabled.iter().flat_map(|module| module.tables()).filter(|table| std::ptr::eq(table.spec, spec));
     let id = tables().next().expect("the module has this table").id;
     let direct = Direct { modules: BTreeMap::from([(id, (spec, running, Arc::clone(&maps)))]), said: false };
-    let mut registry = Registry::new(DOMAIN, tables(), Help::parse(""), None, Box::new(direct));
-    assert!(registry.poll(), "loaded at once");
-    let mut agent = Agent::new(registry, Options::default());
-    let (mut deframer, mut out) = (Deframer::new(), Vec::new());
-    let mut creds = Vec::new();
-    Pdu::Creds(Creds { version: 2, flags: 0 }).encode(1, &mut creds);
+    let mut pmcd = Conversation::new(tables(), direct);
     let request = fetch(spec.metrics.iter().map(|metric| Pmid::new(DOMAIN, id.cluster(), metric.item)));
-    let mut ask = |bytes: &[u8], out: &mut Vec<u8>| {
-        out.clear();
-        receive(&mut deframer, bytes);
-        agent.handle(&deframer.next().expect("it is well-formed").expect("it is whole"), out);
-    };
-    ask(&creds, &mut out);
-    let reply = least(|| count(&maps), || ask(&request, &mut out));
+    let reply = least(|| count(&maps), || _ = black_box(pmcd.ask(&request)));
     let memory = allocated() - before;
-    println!("{what},{number},{},{},{},{}", reply.as_micros(), look.as_micros(), memory / 1024, out.len());
+    println!("{module},{number},{},{},{},{}", reply.as_micros(), look.as_micros(), memory / 1024, pmcd.answer.len());
 }
 
 fn of_cgroups<R: 'static>(number: usize, module: &'static OfModule<R>) {
     let (of, maps) = cgroup_maps(module, number, number);
+    let spec = find(module.name).expect("it is a module").tables[0];
     let make = |maps: &Maps| {
         let tree = Ok(Services(number as u64));
         let cgroups = PlacedHistograms::new(of, tree, Window(Duration::from_secs(60)), Buckets::default());
-        let mut running = Running::of(cgroups);
-        running = running
-            .table(find(module.name).expect("it is a module").tables[0], |cgroups, kernel, table| {
-                cgroups.fill(kernel, table)
-            })
-            .tick(|cgroups, kernel| cgroups.tick(kernel));
-        let running = running.started();
+        let running = Running::of(cgroups)
+            .table(spec, |cgroups, kernel, table| cgroups.fill(kernel, table))
+            .tick(|cgroups, kernel| cgroups.tick(kernel))
+            .started();
         (0..24).for_each(|round| count_in_cgroups(maps, module, round));
         running
     };
-    let spec = find(module.name).expect("it is a module").tables[0];
-    measure(module.name, number, (module.name, spec), maps, make, |maps| count_in_cgroups(maps, module, 7));
+    measure(number, (module.name, spec), maps, make, |maps| count_in_cgroups(maps, module, 7));
 }
 
 /// Processes of netproc: a fourth of the places for threads are taken, each by a process.
@@ -107,21 +90,14 @@ fn of_processes(threads: usize) {
     running.read(spec, &*maps, &mut table).expect("nothing can fail");
     let processes = table.len();
     let maps = Arc::into_inner(maps).expect("nobody else has it");
-    measure("netproc", processes, ("netproc", spec), maps, |_| running, |_| ());
+    measure(processes, ("netproc", spec), maps, |_| running, |_| ());
 }
 
 fn main() {
     println!("of,number,fetch_us,look_us,memory_kB,record_bytes");
     for disks in [10, 32, 100, 316, 1000] {
-        let spec: &'static TableSpec = &dev::TABLE;
-        measure(
-            "biolatency",
-            disks,
-            ("biolatency", spec),
-            disk_maps(disks),
-            |_| disk_histograms(),
-            |maps| count_in(maps, 1),
-        );
+        let table = ("biolatency", &dev::TABLE);
+        measure(disks, table, disk_maps(disks), |_| disk_histograms(), |maps| count_in(maps, 1));
     }
     for cgroups in [64, 512, 4096, 16384, 65536] {
         of_cgroups(cgroups, &CGROUP_RUNQ);

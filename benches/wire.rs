@@ -3,20 +3,18 @@
 
 #![allow(missing_docs)] // criterion's macros
 
-use corebcc::agent::{Agent, Options};
-use corebcc::catalog::{Help, Registry};
 use corebcc::host::NoCgroups;
 use corebcc::kit::{Buckets, Table, Window};
 use corebcc::modules::biolatency::disks::dev;
 use corebcc::modules::find;
 use corebcc::modules::places::PlacedHistograms;
 use corebcc::pcp::{Atom, Pmid};
-use corebcc::pdu::{Creds, Deframer, Pdu, ResultWriter};
+use corebcc::pdu::{Deframer, Pdu, ResultWriter};
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{criterion_group, criterion_main, Criterion};
 use fake::{
     cgroup_maps, count_in, count_in_cgroups, disk_histograms, disk_maps, fetch, modules, processor_time, receive,
-    OfModule, Services, CGROUP_DISK, CGROUP_RUNQ, DOMAIN, HOST,
+    Conversation, OfModule, Services, CGROUP_DISK, CGROUP_RUNQ, DOMAIN, HOST,
 };
 use std::hint::black_box;
 use std::time::Duration;
@@ -113,14 +111,7 @@ fn whole(c: &mut Bench) {
     let clusters: Vec<(u32, u32)> = tables()
         .flat_map(|table| table.spec.metrics.iter().map(move |metric| (table.id.cluster(), metric.item)))
         .collect();
-    let mut registry = Registry::new(DOMAIN, tables(), Help::parse(""), None, Box::new(direct));
-    assert!(registry.poll(), "loaded at once");
-    let mut agent = Agent::new(registry, Options::default());
-    let (mut deframer, mut out) = (Deframer::new(), Vec::new());
-    let mut creds = Vec::new();
-    Pdu::Creds(Creds { version: 2, flags: 0 }).encode(1, &mut creds);
-    receive(&mut deframer, &creds);
-    agent.handle(&deframer.next().expect("it is well-formed").expect("it is whole"), &mut out);
+    let mut pmcd = Conversation::new(tables(), direct);
 
     let histograms = fetch([Pmid::new(DOMAIN, 0, 0), Pmid::new(DOMAIN, 4, 0)]);
     let processes = fetch((0..8).map(|item| Pmid::new(DOMAIN, 40, item)));
@@ -131,17 +122,9 @@ fn whole(c: &mut Bench) {
         ("all metrics of six modules", everything),
     ];
     for (name, bytes) in fetches {
-        receive(&mut deframer, &bytes);
-        agent.handle(&deframer.next().expect("it is well-formed").expect("it is whole"), &mut out);
-        assert!(out.len() > 500, "{name}: {} bytes are no values", out.len());
-        c.bench_function(&format!("fetch {name}, request to reply"), |b| {
-            b.iter(|| {
-                out.clear();
-                receive(&mut deframer, &bytes);
-                agent.handle(&deframer.next().expect("it is well-formed").expect("it is whole"), &mut out);
-                black_box(out.len())
-            });
-        });
+        let length = pmcd.ask(&bytes);
+        assert!(length > 500, "{name}: {length} bytes are no values");
+        c.bench_function(&format!("fetch {name}, request to reply"), |b| b.iter(|| black_box(pmcd.ask(&bytes))));
     }
 }
 

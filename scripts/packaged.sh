@@ -5,7 +5,15 @@
 # restart SERVICE...: those of them that run
 restart() {
 	if [ ! -d /run/systemd/system ]; then
-		for name; do ! pgrep --ns $$ --nslist net -x "$name" || invoke-rc.d "$name" restart || "/etc/init.d/$name" restart; done
+		for name; do
+			if ! pgrep --ns $$ --nslist net -x "$name"; then
+				continue
+			elif command -v invoke-rc.d; then
+				invoke-rc.d "$name" restart # which asks the site's policy
+			else
+				"/etc/init.d/$name" restart
+			fi
+		done
 	elif command -v deb-systemd-invoke; then
 		deb-systemd-invoke try-restart "$@"
 	else

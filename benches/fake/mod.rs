@@ -2,9 +2,10 @@
 
 #![allow(dead_code)] // each benchmark uses a part of it
 
+use corebcc::agent::{Agent, Options};
 use corebcc::bpf::types::{bio_row, bio_small, cgd_row, cgd_side, cgq_row, fine_hist, place_owner, tcp_session};
 use corebcc::bpf::{self, record_bytes, Field};
-use corebcc::catalog::{enabled_modules, Collect, EnabledModule, TableError};
+use corebcc::catalog::{enabled_modules, Collect, EnabledModule, Help, Registry, ServedTable, TableError};
 use corebcc::config::Config;
 use corebcc::host::Cgroup;
 use corebcc::kit::{
@@ -17,7 +18,7 @@ use corebcc::modules::cgroups::Tree;
 use corebcc::modules::places::ByPlace;
 use corebcc::modules::MODULES;
 use corebcc::pcp::Pmid;
-use corebcc::pdu::{Deframer, Pdu};
+use corebcc::pdu::{Creds, Deframer, Pdu};
 use nix::time::{clock_gettime, ClockId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub const DOMAIN: u32 = 149;
+
 /// Returns the processor time of this thread, without that of others.
 pub fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("every Linux has it").into()
@@ -183,10 +185,42 @@ pub fn receive(deframer: &mut Deframer, bytes: &[u8]) {
     }
 }
 
+/// A connection of pmcd with an agent that serves modules.
+pub struct Conversation {
+    agent: Agent<Registry>,
+    deframer: Deframer,
+    /// Answer to the last request.
+    pub answer: Vec<u8>,
+}
+
+impl Conversation {
+    /// Connects pmcd with an agent that serves these tables of the modules.
+    pub fn new(tables: impl IntoIterator<Item = ServedTable>, modules: Direct) -> Conversation {
+        let mut registry = Registry::new(DOMAIN, tables, Help::parse(""), None, Box::new(modules));
+        assert!(registry.poll(), "loaded at once");
+        let agent = Agent::new(registry, Options::default());
+        let mut connected = Conversation { agent, deframer: Deframer::new(), answer: Vec::new() };
+        let mut creds = Vec::new();
+        Pdu::Creds(Creds { version: 2, flags: 0 }).encode(1, &mut creds);
+        connected.ask(&creds);
+        connected
+    }
+
+    /// Sends a request, and keeps the answer, whose length it returns.
+    pub fn ask(&mut self, request: &[u8]) -> usize {
+        self.answer.clear();
+        receive(&mut self.deframer, request);
+        let frame = self.deframer.next().expect("it is well-formed").expect("it is whole");
+        self.agent.handle(&frame, &mut self.answer);
+        self.answer.len()
+    }
+}
+
 /// Makes the rows of disks in two groups of CPUs, as on a machine with 256 CPUs: reads, writes, flushes and discards
 /// with 24 to 40 buckets that have counted.
 pub fn disk_maps(disks: usize) -> Maps {
     const GROUPS: usize = 2;
+    assert_eq!(size_of::<fine_hist>() % 8, 0);
     let words = |size: usize, histograms: &[usize]| {
         let row = |row: usize| {
             let mut words = vec![0; size / 8];

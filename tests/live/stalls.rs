@@ -198,15 +198,19 @@ fn direct_reclaim_is_what_the_kernel_counts() {
     let _alone = alone();
     let disks = std::env::var("COREBCC_DISKS").unwrap_or_default();
     let disks: Vec<&str> = disks.split_whitespace().filter(|disk| ["nvme0n1", "vda"].contains(disk)).collect();
-    if disks.len() < 2 {
-        return skip("a small machine with two disks as large as its memory (tests/vm has one)");
-    }
+    let is_small = disks.len() == 2;
     let mut agent = Agent::new("stalls", "");
     let before = direct_reclaims();
-    let count = is_recorded(&mut agent, DIRECT, "vmscan/mm_vmscan_direct_reclaim_end", |_| true, &|| {
-        thread::scope(|scope| disks.iter().for_each(|disk| drop(scope.spawn(|| read_greedily(disk)))));
+    let count = is_recorded(&mut agent, DIRECT, "vmscan/mm_vmscan_direct_reclaim_end", |_| true, &|| match is_small {
+        true => thread::scope(|scope| disks.iter().for_each(|disk| drop(scope.spawn(|| read_greedily(disk))))),
+        false => drop(vec![1u8; 256 << 20]),
     });
     let counted = direct_reclaims() - before;
     println!("{counted} in /proc/vmstat");
-    assert!(count.is_none_or(|count| count > 0 && count <= counted), "{count:?} of {counted}");
+    // One may be under way at each end.
+    assert!(count.is_none_or(|count| count <= counted + 1), "{count:?} of {counted}");
+    if !is_small {
+        return skip("a small machine with two disks as large as its memory (tests/vm has one)");
+    }
+    assert!(count.is_none_or(|count| count > 0), "{count:?}");
 }

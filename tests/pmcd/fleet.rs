@@ -160,3 +160,25 @@ fn twenty_hosts_with_a_disk_each_are_one_fleet() {
     let p99: f64 = answer[0]["value"][1].as_str().unwrap().parse().unwrap();
     assert!((0.2..0.4).contains(&p99), "{answer:?}");
 }
+
+/// Two pmcds of one host that are asked live are one fleet.
+#[test]
+fn a_fleet_of_two_pmcds_adds_their_counts() {
+    if lacks_pcp() {
+        return;
+    }
+    let Some(pmcds) =
+        (0..2).map(|_| Pmcd::beside(&config(&["sysfork", "runqlat"]), &[])).collect::<Option<Vec<Pmcd>>>()
+    else {
+        return;
+    };
+    let mut command = pcp(&pmcds[0].home, &[], "corebcc");
+    for pmcd in &pmcds {
+        command.args(["-h", &format!("localhost:{}", pmcd.port)]);
+    }
+    let tables = json(command.args(["--json", "fleet"]).output().unwrap());
+    let counts: Vec<u64> =
+        tables["slowest"].as_array().unwrap().iter().map(|row| row["count"].as_u64().unwrap()).collect();
+    assert_eq!(counts.len(), 2, "{tables}");
+    assert_eq!(tables["fleet"][0]["count"].as_u64(), Some(counts.iter().sum()), "{tables}");
+}
