@@ -215,7 +215,7 @@ with_bpf_names() {
 bpf_agent() { [ -f "$PCP_PMCDCONF_PATH" ] && awk '/^[ \t]*\[[ \t]*access/ { exit } $1 == "bpf" { found = 1 } END { exit !found }' "$PCP_PMCDCONF_PATH"; }
 
 # The files of `consumers` that belong below $PCP_SYSCONF_DIR, by their names there.
-consumer_files() { (cd consumers 2>/dev/null && find pmrep dstat pmlogconf pmlogrewrite pmieconf htop -type f); }
+consumer_files() { (cd consumers 2>/dev/null && find pmrep dstat pmlogconf pmlogrewrite pmieconf pmchart htop -type f); }
 
 # whether a package has put the agent here, which then owns its files; scripts/stage leaves this mark
 from_package() { [ -f .packaged ]; }
@@ -231,7 +231,7 @@ place_consumers() {
 		{ mkdir -p "$(dirname "$PCP_SYSCONF_DIR/$name")" && cp "consumers/$name" "$PCP_SYSCONF_DIR/$name"; } ||
 			{ echo "Warning: cannot write $PCP_SYSCONF_DIR/$name; going on without" >&2; continue; }
 		case $name in
-		pmlogconf/* | pmlogrewrite/* | pmieconf/*)
+		pmlogconf/* | pmlogrewrite/* | pmieconf/* | pmchart/*)
 			link=$PCP_VAR_DIR/config/$name
 			mkdir -p "$(dirname "$link")"
 			# where one directory is a link to the other it is there already

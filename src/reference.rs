@@ -4,6 +4,7 @@
 mod conf;
 pub mod grafana;
 mod man;
+pub mod pmchart;
 mod roff;
 pub mod views;
 

@@ -17,6 +17,7 @@ sudo dnf install ./pcp-pmda-corebcc-*.rpm ./corebcc-clients-*.rpm	tests/packages
 packaging/deb DIRECTORY	tests/packages does
 sudo systemctl enable --now pmproxy	needs systemd; this script starts pmproxy
 target/debug/pmdacorebcc show bcc.proc.signals     # until Ctrl-C	tests/new_module.rs builds the module and runs it
+pmchart -c Bcc.Overview	it opens a window; tests/pmcd/shipped.rs has it draw
 pminfo -f bcc.proc.signals	tests/new_module.rs builds the module and runs it
 UPDATE=1 cargo test --locked --test files     # rewrites corebcc.conf, the man page and docs/modules.md	it writes to the sources; tests/run runs the test itself
 cargo test --locked --test objects            # the object agrees with the declaration	tests/run runs it

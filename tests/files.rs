@@ -8,7 +8,7 @@ use corebcc::config::Config;
 use corebcc::kit::{OptionDef, Shape};
 use corebcc::modules::{find, MODULES};
 use corebcc::reference::views::{DASHBOARDS, PROMETHEUS_DASHBOARD};
-use corebcc::reference::{self, grafana};
+use corebcc::reference::{self, grafana, pmchart};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
@@ -46,6 +46,9 @@ fn the_dashboards_are_what_their_declarations_say() {
         for source in [grafana::VECTOR, grafana::VALKEY] {
             let name = format!("consumers/grafana/{}/{}.json", source.id, dashboard.id);
             current(&name, &grafana::dashboard(&source, dashboard));
+        }
+        for (name, view) in pmchart::views(dashboard) {
+            current(&format!("consumers/pmchart/{name}"), &view);
         }
         for panel in dashboard.panels {
             let module = panel.module.split(' ').next().unwrap();

@@ -24,8 +24,8 @@ kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/"{bcc,bpf,other} "$pmda" "
 	"$PCP_BINADM_DIR/"pcp-{corebcc,biolatency,runqlat}
 	"${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc")
 # files for PCP's own programs: below $PCP_SYSCONF_DIR, and linked from $PCP_VAR_DIR/config
-linked="$(echo pmlogconf/corebcc/{agent,biolatency,metric-status,netproc,runqlat,status} pmieconf/corebcc/{disk_read_latency,module_down}) pmlogrewrite/corebcc_cachestat.conf"
-consumers="pmrep/corebcc.conf dstat/corebcc htop/columns/corebcc htop/meters/corebcc $linked"
+linked="$(echo pmlogconf/corebcc/{agent,biolatency,metric-status,netproc,runqlat,status} pmieconf/corebcc/{disk_read_latency,module_down}) pmlogrewrite/corebcc_cachestat.conf pmchart/Bcc.Overview"
+consumers="pmrep/corebcc.conf dstat/corebcc htop/columns/corebcc htop/meters/corebcc htop/screens/corebcc $linked"
 for name in $consumers pmlogrewrite/corebcc_netproc.conf; do
 	kept+=("$PCP_SYSCONF_DIR/$name" "$PCP_VAR_DIR/config/$name")
 done
@@ -114,7 +114,7 @@ links_lead() {
 	done
 	return $missing
 }
-no_consumers() { ! find "$PCP_SYSCONF_DIR"/{pmrep,dstat,htop,pmlogconf,pmlogrewrite,pmieconf}/ "$PCP_VAR_DIR"/config/ -name '*corebcc*' | grep .; }
+no_consumers() { ! find "$PCP_SYSCONF_DIR"/{pmrep,dstat,htop,pmchart,pmlogconf,pmlogrewrite,pmieconf}/ "$PCP_VAR_DIR"/config/ -name '*corebcc*' -o -name 'Bcc.*' | grep .; }
 add_python_line() { sed -i "/^\[access\]/i $python_line" "$PCP_PMCDCONF_PATH"; }
 replace_by_python_line() { sed -i "s|^corebcc[[:space:]].*|$python_line|" "$PCP_PMCDCONF_PATH"; }
 

@@ -226,16 +226,12 @@ fn pcp_htop_shows_execs_exits_opens_and_slow_requests() {
     let screens = pmcd.home.path("etc/htop/screens");
     fs::create_dir_all(&screens).unwrap();
     let own = std::process::id();
-    let disks: Vec<String> = fs::read_dir("/sys/block")
-        .unwrap()
-        .map(|disk| disk.unwrap().file_name().to_string_lossy().into_owned())
-        .collect();
     let rows = [
         ("execsnoop", format!(r"\d+ {own} 0 true 0 /bin/true")),
         ("exitsnoop", format!(r"\d+ {own} 0 0 true")),
         // pcp-htop has N/A for -1.
         ("opensnoop", r"\d+ cat N/A 2 /no/such/file".into()),
-        ("biosnoop", format!(r"({}) F?[RWFD][FASM]* \d", disks.join("|"))),
+        ("biosnoop", format!(r"({}) F?[RWFD][FASM]* \d", any_disk())),
     ];
     let sync = fs::File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("htop")).unwrap();
     for (screen, row) in rows {
@@ -260,6 +256,12 @@ fn pcp_htop_shows_execs_exits_opens_and_slow_requests() {
         // It writes down the screens that there were.
         let _ = fs::remove_file(pmcd.home.path("htoprc"));
     }
+}
+
+/// Returns a pattern of the names of all disks.
+pub fn any_disk() -> String {
+    let disks = fs::read_dir("/sys/block").unwrap().map(|disk| disk.unwrap().file_name().into_string().unwrap());
+    disks.collect::<Vec<_>>().join("|")
 }
 
 /// Starts pcp-htop on a terminal of its own.

@@ -1,18 +1,21 @@
 //! Files for PCP's programs (`consumers`): put in place and removed as Install and Remove do it, and used there.
 
 use crate::consumers::{
-    column, htop, logs_the_groups, on_screen, pmrep, shows_columns, Names, Traffic, EXPECTED, GROUP, GROUPS,
+    any_disk, column, htop, logs_the_groups, on_screen, pmrep, shows_columns, Names, Traffic, EXPECTED, GROUP, GROUPS,
 };
-use crate::instance::{session, values, Pmcd, LINUX};
-use crate::support::{anybody_counts_runs, config, lacks, lacks_host_pids, skip, told, use_disk, wait_for};
+use crate::instance::{session, values, Pmcd, LINUX, PROC};
+use crate::support::{anybody_counts_runs, config, lacks, lacks_host_pids, skip, told, use_disk, wait_for, Proc};
 use corebcc::kit::Spec;
 use corebcc::modules::MODULES;
+use corebcc::reference::pmchart;
+use corebcc::reference::views::DASHBOARDS;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
@@ -62,13 +65,13 @@ impl Placed {
 #[test]
 fn files_are_put_in_place_and_taken_out_again() {
     let placed = Placed::new();
-    let both = ["pmlogconf/corebcc", "pmieconf/corebcc", "pmlogrewrite"].iter().flat_map(|directory| {
+    let both = ["pmchart", "pmlogconf/corebcc", "pmieconf/corebcc", "pmlogrewrite"].iter().flat_map(|directory| {
         let files = fs::read_dir(format!("{}/consumers/{directory}", env!("CARGO_MANIFEST_DIR"))).unwrap();
         files.map(move |file| format!("{directory}/{}", file.unwrap().file_name().display()))
     });
     let wanted: BTreeSet<String> =
-        ["etc/pmrep/corebcc.conf", "etc/dstat/corebcc", "etc/htop/columns/corebcc", "etc/htop/meters/corebcc"]
-            .map(String::from)
+        ["pmrep/corebcc.conf", "dstat/corebcc", "htop/columns/corebcc", "htop/meters/corebcc", "htop/screens/corebcc"]
+            .map(|name| format!("etc/{name}"))
             .into_iter()
             .chain(both.flat_map(|name| [format!("etc/{name}"), format!("var/config/{name}")]))
             .collect();
@@ -426,6 +429,109 @@ fn pcp_htop_shows_the_shipped_meters() {
     });
     terminal.0.stdin.take().unwrap().write_all(b"q").unwrap();
     assert!(terminal.end().success());
+}
+
+/// Each of its screens has a row of known work; they are off as they come.
+#[test]
+fn pcp_htop_shows_the_shipped_screens() {
+    if lacks(&["/usr/lib/pcp/bin/pcp-htop", "/usr/share/pcp/htop/screens/exitsnoop", "script"]) || lacks_host_pids() {
+        return;
+    }
+    let modules = ["sysfork", "biolatency", "biotop", "tcptop", "exectop", "cgroup_disk"];
+    let Some(pmcd) = Pmcd::beside(&config(&modules), &[PROC, LINUX]) else { return };
+    let placed = Placed::new();
+    let shipped = fs::read_to_string(placed.path("etc/htop/screens/corebcc")).unwrap();
+    let own = std::process::id();
+    let rows = [
+        ("bcc_disks", &*format!(r"({}) \d+\S* (\d|N/A)", any_disk())),
+        ("bcc_cgroups", r"(\d|N/A) /"),
+        ("bcc_tcp", &format!(r"{own} \S+ 127\.0\.0\.1 \d+ 127\.0\.0\.1 \d+ 1?[05]0[0-2]")),
+        ("bcc_bio", &format!(r"{own} W \S+ \d+ \d+")),
+        ("bcc_exec", r"\d true"),
+    ];
+    for (screen, row) in rows {
+        if matches!(screen, "bcc_disks" | "bcc_bio" | "bcc_cgroups") && !use_disk() {
+            skip(&format!("a disk that counts requests, for the screen {screen}"));
+            continue;
+        }
+        if screen == "bcc_cgroups" && pmcd.values("bcc.cgroup.disk.name").is_empty() {
+            skip(&format!("cgroups with block I/O, for the screen {screen}"));
+            continue;
+        }
+        let (before, after) = shipped.split_once(&format!("[{screen}]")).unwrap();
+        let on = after.replacen("default = false", "default = true", 1);
+        fs::write(placed.path("etc/htop/screens/corebcc"), format!("{before}[{screen}]{on}")).unwrap();
+        let row = regex::Regex::new(row).unwrap();
+        let mut terminal = htop(&pmcd, "-C -d 5", &placed.path("etc"));
+        let mut input = terminal.0.stdin.take().unwrap();
+        let seen = (0..60).any(|_| {
+            Command::new("/bin/true").status().unwrap();
+            session();
+            use_disk();
+            input.write_all(b"\t").unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+            row.is_match(&on_screen(&pmcd))
+        });
+        assert!(seen, "{row} is not on the screen {screen}: {}", on_screen(&pmcd));
+        input.write_all(b"q").unwrap();
+        assert!(terminal.end().success());
+        let _ = fs::remove_file(pmcd.home.path("htoprc"));
+    }
+}
+
+/// Views of pmchart: it knows every metric of the modules that run, and draws an archive.
+#[test]
+fn pmchart_draws_the_shipped_views() {
+    const PMCHART: &str = "/usr/bin/pmchart";
+    if lacks(&[PMCHART, "pmlogger"]) {
+        return;
+    }
+    let modules = ["sysfork", "biolatency", "runqlat", "netproc", "exectop", "syscount", "cgroup_disk", "softirqs"];
+    let Some(pmcd) = Pmcd::beside(&config(&modules), &[]) else { return };
+    let placed = Placed::new();
+    let chart = |view: &str, source: &[&str], args: &[&str]| {
+        let mut command = pmcd.program(PMCHART);
+        // Messages would be windows.
+        command
+            .env("QT_QPA_PLATFORM", "offscreen")
+            .env("PCP_STDERR", "messages")
+            .env("XDG_RUNTIME_DIR", pmcd.home.path(""));
+        let output =
+            command.args(source).args(["-c", &placed.path(&format!("etc/pmchart/{view}")).display().to_string()]);
+        let output = output.args(args).output().unwrap();
+        let messages = fs::read_to_string(pmcd.home.path("messages")).unwrap_or_default();
+        let _ = fs::remove_file(pmcd.home.path("messages"));
+        assert!(output.status.success(), "{view}: {messages}{}", told(&output));
+        messages
+    };
+    let served = pmcd.ask("pminfo", &["bcc"]);
+    let served: BTreeSet<&str> = served.lines().collect();
+    let views: Vec<String> = DASHBOARDS.iter().flat_map(pmchart::views).map(|(name, _)| name).collect();
+    for view in &views {
+        let messages = chart(view, &["-h", &pmcd.local()], &["-C", "-C"]);
+        for line in messages.lines().filter(|line| !line.is_empty()) {
+            let metric = line.split(": Unknown metric name").next().unwrap().rsplit(':').next().unwrap();
+            assert!(line.contains("Unknown metric name") && !served.contains(metric), "{view}: {line}");
+        }
+        assert!(messages.is_empty() || view != "Bcc.Overview", "{messages}");
+    }
+
+    fs::write(pmcd.home.path("log.conf"), "log mandatory on 200 msec { bcc.disk.all bcc.runq }\n").unwrap();
+    let mut logger =
+        Proc(pmcd.client("pmlogger").args(["-c", "log.conf", "-T", "5sec", "-l", "logger.log", "a"]).spawn().unwrap());
+    let disks = (0..20).fold(false, |any, _| {
+        std::thread::sleep(Duration::from_millis(200));
+        use_disk() || any
+    });
+    assert!(logger.end().success(), "{}", pmcd.home.read("logger.log"));
+    chart("Bcc.Overview", &["-a", "a"], &["-O", "-0", "-t", "0.2", "-g", "800x900", "-o", "a.ppm"]);
+    // A portable pixmap: three numbers, then three bytes a pixel.
+    let picture = fs::read(pmcd.home.path("a.ppm")).unwrap();
+    let colours: BTreeSet<&[u8]> = picture[picture.len() % 3..].chunks(3).collect();
+    let has = |red, green, blue| colours.contains(&[red, green, blue][..]);
+    assert!(has(0xff, 0x7f, 0x0e), "p99 of the run queue is not on {} colours", colours.len());
+    assert!(has(0, 0xff, 0x40), "waits of up to 32 us are not on {} colours", colours.len());
+    assert!(!disks || has(0x1f, 0x77, 0xb4), "reads or writes are not on {} colours", colours.len());
 }
 
 #[test]

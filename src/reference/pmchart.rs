@@ -1,0 +1,75 @@
+//! Views of pmchart(1). It has no tables and numbers, which are left out, and no choices: instead of chosen disks and cgroups all are shown,
+//! and each file system has a view of its own.
+
+use super::views::{Dashboard, Kind, Panel, Values};
+
+/// Modules of the default configuration with charts. pmchart shows a message about other metrics that are not there.
+const ALWAYS: [&str; 4] = ["", "biolatency", "netproc", "runqlat"];
+
+/// Colours of lines in a view with a scheme.
+const LINES: [&str; 6] = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b"];
+
+/// Colours of buckets, from the fastest to the slowest, one for each power of two microseconds: green below 32 us, yellow at one millisecond,
+/// red from 131 ms.
+fn colours() -> String {
+    let shade = |power: u32| {
+        let heat = power.clamp(4, 17) - 4;
+        let (red, green) = ((heat * 40).min(255), 255 - heat.saturating_sub(6) * 36);
+        format!(" #{red:02x}{green:02x}40")
+    };
+    (0..24).map(shade).collect()
+}
+
+/// Views of a dashboard, by the name of their file.
+pub fn views(dashboard: &Dashboard) -> Vec<(String, String)> {
+    let (first, rest) = dashboard.id.split_at(1);
+    let name = format!("Bcc.{}{rest}", first.to_uppercase());
+    match dashboard.choice.as_ref().map(|choice| (choice.name, &choice.values)) {
+        Some((variable, Values::Words(words))) => words
+            .iter()
+            .map(|word| (format!("{name}.{word}"), view(dashboard, &format!("${variable}"), word)))
+            .collect(),
+        _ => vec![(name, view(dashboard, "", ""))],
+    }
+}
+
+/// Returns the view in which `variable` is this word.
+fn view(dashboard: &Dashboard, variable: &str, word: &str) -> String {
+    let panels = || dashboard.panels.iter().filter(|panel| style(panel).is_some());
+    // A scheme is for all charts behind it. Lines have colours of their own then, which those of many instances cannot have.
+    let of_instances = |panel: &Panel| panel.targets.iter().any(|target| target.legend.contains("$instance"));
+    let scheme = panels().any(|panel| panel.kind == Kind::HeatMap) && !panels().any(of_instances);
+    let mut text = "#kmchart\nversion 1\n".to_owned();
+    if scheme {
+        text += &format!("\nscheme Latency{}\n", colours());
+    }
+    let of = if word.is_empty() { String::new() } else { format!(": {word}") };
+    text += &format!("\n# {}{of}\n", dashboard.title);
+    let charts = panels().map(|panel| chart(panel, scheme).replace(variable, word));
+    text + &charts.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the style of a panel's chart, if it can have one.
+fn style(panel: &Panel) -> Option<&'static str> {
+    match panel.kind {
+        Kind::Lines => Some("plot"),
+        // Buckets of all disks or cgroups on top of each other say nothing.
+        Kind::HeatMap if panel.targets.iter().any(|target| target.expression.starts_with("matchinst(")) => None,
+        // A legend of all buckets is larger than the chart.
+        Kind::HeatMap => Some("stacking legend off"),
+        Kind::Number | Kind::Table => None,
+    }
+}
+
+fn chart(panel: &Panel, scheme: bool) -> String {
+    let plot = if ALWAYS.contains(&panel.module) { "plot" } else { "optional-plot" };
+    let mut lines = format!("chart title \"{} [%h]\" style {}\n", panel.title, style(panel).unwrap_or_default());
+    for (target, colour) in panel.targets.iter().zip(LINES) {
+        let expression = target.expression;
+        let metric = expression.rsplit(", ").next().unwrap_or(expression).trim_end_matches(')');
+        let legend = if target.legend.is_empty() { "%i" } else { &target.legend.replace("$instance", "%i") };
+        let colour = if scheme && panel.kind == Kind::Lines { format!(" color {colour}") } else { String::new() };
+        lines += &format!("\t{plot} legend \"{legend}\"{colour} metric {metric}\n");
+    }
+    lines
+}
