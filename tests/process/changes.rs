@@ -55,8 +55,8 @@ fn kernel_modules(program: &str, names: &[&str]) {
 /// A module that failed since its hooks are in a kernel module is loaded again when that comes, without an order.
 #[test]
 fn a_module_runs_once_its_kernel_module_is_loaded() {
-    if std::env::var_os("COREBCC_KERNEL_MODULES").is_none() {
-        return skip("a machine that may lose kernel modules (COREBCC_KERNEL_MODULES; tests/vm has one)");
+    if std::env::var_os("COREBCC_OWN_MACHINE").is_none() {
+        return skip("a machine of its own (COREBCC_OWN_MACHINE; tests/vm has one)");
     }
     kernel_modules("rmmod", &["kvm_amd"]);
     kernel_modules("rmmod", &["kvm"]);

@@ -21,6 +21,7 @@ mod faults;
 mod host;
 mod hostile;
 mod hostile_processes;
+mod machine;
 mod metrics;
 mod options;
 mod own;
