@@ -203,12 +203,17 @@ fn anchor(heading: &str) -> String {
     letters.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c)).collect::<String>().replace(' ', "-")
 }
 
+/// Pages of docs/; its pictures are not among them.
+fn pages() -> impl Iterator<Item = String> {
+    let names = fs::read_dir(path("docs")).unwrap().map(|page| page.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}"))
+}
+
 #[test]
 fn links_of_the_pages_lead_somewhere() {
-    let docs = fs::read_dir(path("docs")).unwrap().map(|page| page.unwrap().file_name().into_string().unwrap());
     let others = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "benches/README.md", "consumers/README.md"];
     let mut links = 0;
-    for page in docs.map(|page| format!("docs/{page}")).chain(others.map(String::from)) {
+    for page in pages().chain(others.map(String::from)) {
         let directory = Path::new(&page).parent().unwrap().to_owned();
         let text = read(&page);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
@@ -435,12 +440,10 @@ const PHRASES: &[(&str, &str)] = &[
 
 #[test]
 fn user_texts_avoid_the_worst_phrases() {
-    let pages =
-        fs::read_dir(path("docs")).unwrap().map(|page| format!("docs/{}", page.unwrap().file_name().to_str().unwrap()));
     let others =
         ["README.md", "CONTRIBUTING.md", "consumers/README.md", "man/pmdacorebcc.1", "man/corebcc.conf.5", "help"]
             .map(String::from);
-    for name in pages.chain(others) {
+    for name in pages().chain(others) {
         let text = read(&name).split_whitespace().collect::<Vec<_>>().join(" ");
         for (phrase, better) in PHRASES {
             assert!(!text.contains(phrase), "{name}: `{phrase}`; write: {better}");

@@ -6,6 +6,9 @@ use super::views::{Dashboard, Kind, Panel, Values};
 /// Modules of the default configuration with charts. pmchart shows a message about other metrics that are not there.
 const ALWAYS: [&str; 4] = ["", "biolatency", "netproc", "runqlat"];
 
+/// Modules with more instances than a legend has room for.
+const MANY: [&str; 3] = ["exectop", "syscount", "tcpretrans"];
+
 /// Colours of lines in a view with a scheme.
 const LINES: [&str; 6] = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b"];
 
@@ -52,6 +55,7 @@ fn view(dashboard: &Dashboard, variable: &str, word: &str) -> String {
 /// Returns the style of a panel's chart, if it can have one.
 fn style(panel: &Panel) -> Option<&'static str> {
     match panel.kind {
+        Kind::Lines if MANY.contains(&panel.module) => Some("plot legend off"),
         Kind::Lines => Some("plot"),
         // Buckets of all disks or cgroups on top of each other say nothing.
         Kind::HeatMap if panel.targets.iter().any(|target| target.expression.starts_with("matchinst(")) => None,

@@ -188,7 +188,7 @@ fn each_rule_is_true_for_what_it_names_and_silent_before() {
     assert_eq!(names().into_iter().filter(|rule| seen(rule) == unseen.contains(&&**rule)).collect::<Vec<_>>(), [""; 0]);
 }
 
-/// What is not there on each machine: queues that are longer than the work, and other file systems. Their rules look at an archive.
+/// Rules of what not each machine has, long queues and other file systems, look at an archive.
 #[test]
 fn rules_of_queues_and_file_systems_are_true_in_an_archive() {
     if lacks(&["pmie", "pmieconf", PYTHON]) {
