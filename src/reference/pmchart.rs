@@ -4,7 +4,7 @@
 use super::views::{Dashboard, Kind, Panel, Values};
 
 /// Modules of the default configuration with charts. pmchart shows a message about other metrics that are not there.
-const ALWAYS: [&str; 4] = ["", "biolatency", "netproc", "runqlat"];
+const ALWAYS: [&str; 3] = ["", "biolatency", "runqlat"];
 
 /// Modules with more instances than a legend has room for.
 const MANY: [&str; 3] = ["exectop", "syscount", "tcpretrans"];
@@ -68,7 +68,7 @@ fn style(panel: &Panel) -> Option<&'static str> {
 fn chart(panel: &Panel, scheme: bool) -> String {
     let plot = if ALWAYS.contains(&panel.module) { "plot" } else { "optional-plot" };
     let mut lines = format!("chart title \"{} [%h]\" style {}\n", panel.title, style(panel).unwrap_or_default());
-    for (target, colour) in panel.targets.iter().zip(LINES) {
+    for (target, colour) in panel.targets.iter().zip(LINES.iter().cycle()) {
         let expression = target.expression;
         let metric = expression.rsplit(", ").next().unwrap_or(expression).trim_end_matches(')');
         let legend = if target.legend.is_empty() { "%i" } else { &target.legend.replace("$instance", "%i") };
