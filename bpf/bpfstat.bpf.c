@@ -240,8 +240,11 @@ static __always_inline __u64 hash_bytes(struct bpf_map *map, __u64 cpus)
 	bool lru = type == BPF_MAP_TYPE_LRU_HASH || type == BPF_MAP_TYPE_LRU_PERCPU_HASH;
 
 	bytes += (__u64)MAP_FIELD(map, bpf_htab, n_buckets) * bpf_core_type_size(struct bucket);
-	/* Locks by CPU. Kernels since 6.15 have none and count them all the same, until 7.2: its new struct is what BTF can be asked for. */
-	if (!bpf_core_type_exists(struct htab_btf_record))
+	/*
+	 * Locks by CPU. Kernels since 6.15 have none and count them all the same, until 7.2: its new struct is what BTF can be asked for. Stable
+	 * releases of kernels with locks have that struct, too.
+	 */
+	if (bpf_core_field_exists(struct bpf_htab, map_locked) || !bpf_core_type_exists(struct htab_btf_record))
 		bytes += 4 * cpus * 8;
 	if (map->map_flags & F_NO_PREALLOC) {
 		entries = MAP_FIELD(map, bpf_htab, count.counter);

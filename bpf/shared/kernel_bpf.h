@@ -122,11 +122,12 @@ struct bpf_htab {
 	struct percpu_counter pcount;
 	atomic_t count;
 	__u8 use_percpu_counter;
+	int *map_locked[8]; /* before 6.15 */
 	__u32 n_buckets;
 	__u32 elem_size;
 };
 
-/* 7.2 and later */
+/* 7.2 and later, and of earlier ones stable releases such as 6.12.117 */
 struct htab_btf_record {};
 
 struct stack_map_bucket {};
