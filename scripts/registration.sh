@@ -246,8 +246,9 @@ take_consumers() {
 	for name in $(consumer_files); do
 		rm -f "$PCP_VAR_DIR/config/$name" "$PCP_SYSCONF_DIR/$name"
 	done
-	for name in pmlogconf pmieconf; do
-		rmdir "$PCP_VAR_DIR/config/$name/corebcc" "$PCP_SYSCONF_DIR/$name/corebcc" 2>/dev/null || :
+	# pmchart's are not there without pmchart
+	for name in pmlogconf/corebcc pmieconf/corebcc pmchart; do
+		rmdir "$PCP_VAR_DIR/config/$name" "$PCP_SYSCONF_DIR/$name" 2>/dev/null || :
 	done
 }
 
