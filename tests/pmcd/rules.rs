@@ -26,8 +26,8 @@ fn names() -> Vec<String> {
     files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Writes all rules by pmieconf, each enabled and evaluated every second, with these changes of a rule's variable.
-fn written(pmcd: &Pmcd, changes: &[(&str, &str, &str)]) {
+/// Writes rules by pmieconf, of which these or all of these groups are enabled and evaluated every second, with these changes of a rule's variable.
+fn written(pmcd: &Pmcd, enabled: &[&str], changes: &[(&str, &str, &str)]) {
     let run = |arguments: &[&str]| {
         let rules = format!("{GLOBAL}:{RULES}");
         let mut command = pmcd.program("pmieconf");
@@ -35,7 +35,8 @@ fn written(pmcd: &Pmcd, changes: &[(&str, &str, &str)]) {
         assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {}", told(&output));
     };
     let _ = fs::remove_file(pmcd.home.path("rules"));
-    run(&["enable", "corebcc"]);
+    run(&["disable", "corebcc"]);
+    enabled.iter().for_each(|rule| run(&["enable", rule]));
     run(&["modify", "corebcc", "delta", "1 sec"]);
     run(&["modify", "corebcc", "holdoff", "0"]);
     run(&["modify", "global", "syslog_action", "no"]);
@@ -107,7 +108,7 @@ fn each_rule_is_true_for_what_it_names_and_silent_before() {
         disk.fio(&options).stdout(Stdio::null()).spawn().unwrap()
     };
 
-    written(&pmcd, &[]);
+    written(&pmcd, &["corebcc"], &[]);
     let said = fired(&pmcd, || assert!(read(&fast, 2).wait().unwrap().success()));
     // Other tests begin sessions, execute programs and use disks meanwhile.
     assert!(
@@ -118,6 +119,7 @@ fn each_rule_is_true_for_what_it_names_and_silent_before() {
 
     written(
         &pmcd,
+        &["corebcc"],
         &[
             ("disk_read_latency", "threshold", "10"),
             ("disk_read_stalled", "threshold", "0.02"),
@@ -214,14 +216,16 @@ fn rules_of_queues_and_file_systems_are_true_in_an_archive() {
     let mut made = made.spawn().unwrap();
     made.stdin.take().unwrap().write_all(values.as_bytes()).unwrap();
     assert!(made.wait().unwrap().success());
-    written(&pmcd, &[]);
+    let expected: BTreeSet<String> =
+        FILE_SYSTEMS.iter().map(|of| format!("{of}_latency")).chain(["disk_queue".into()]).collect();
+    // pmie of PCP 5.2 ends where an archive lacks a metric.
+    let rules: Vec<String> = expected.iter().map(|rule| format!("corebcc.{rule}")).collect();
+    written(&pmcd, &rules.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     let out = pmcd.home.create("pmie.out");
     let mut pmie = pmcd.program("pmie");
     pmie.args(["-a", "archive", "-c", "rules"]).stdout(out.try_clone().unwrap()).stderr(out);
     assert!(pmie.status().unwrap().success(), "{}", pmcd.home.read("pmie.out"));
     let said = true_of(&pmcd);
-    let expected: BTreeSet<String> =
-        FILE_SYSTEMS.iter().map(|of| format!("{of}_latency")).chain(["disk_queue".into()]).collect();
     assert_eq!(said.keys().cloned().collect::<BTreeSet<_>>(), expected, "{said:?}");
     assert!(says_it_of(&said["disk_queue"], "sda") && !says_it_of(&said["disk_queue"], "sdb"), "{said:?}");
     // The first ten seconds are quiet; pmie sees each second.
@@ -270,7 +274,7 @@ fn each_rule_has_metrics_that_exist_and_a_row_of_the_page() {
         return;
     }
     let Some(pmcd) = Pmcd::beside(&all_modules(), &[]) else { return };
-    written(&pmcd, &[]);
+    written(&pmcd, &["corebcc"], &[]);
     let output = pmcd.client("pmie").args(["-C", "-c", "rules"]).output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", told(&output));
     for name in names() {
