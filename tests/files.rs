@@ -55,8 +55,7 @@ fn the_dashboards_are_what_their_declarations_say() {
             let own = STATUS.iter().flat_map(|table| table.spec.metrics).filter(|_| module.is_empty());
             let metrics: Vec<_> = find(module).into_iter().flat_map(|spec| spec.metrics()).chain(own).collect();
             for target in panel.targets {
-                let metric =
-                    target.expression.rsplit(", ").next().unwrap().trim_end_matches(')').replace("$fs", "ext4");
+                let metric = target.metric().replace("$fs", "ext4");
                 let metric = metric.strip_prefix("bcc.").unwrap();
                 assert!(
                     metrics.iter().any(|declared| declared.name == metric),

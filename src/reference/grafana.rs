@@ -1,6 +1,6 @@
 //! Dashboards for Grafana, with the plugin grafana-pcp or with Prometheus, in Grafana's classic JSON.
 
-use super::views::{Choice, Dashboard, Kind, Panel, Values};
+use super::views::{Choice, Dashboard, Kind, Panel, Target, Values};
 use serde_json::{json, Map, Value};
 
 /// Columns of Grafana's grid, and rows of a panel.
@@ -68,22 +68,16 @@ pub struct Query {
 
 /// Returns the queries of a panel; none if the data source cannot answer them.
 pub fn queries(source: &Source, panel: &Panel) -> Vec<Query> {
-    let expression = |expression: &str| {
+    let expression = |target: &Target| {
         if source.language != Language::Series {
-            return Some(expression.to_owned());
+            return Some(target.expression.to_owned());
         }
-        let metric = match expression.strip_prefix("matchinst(") {
-            // A heat map without it has the buckets of all disks or cgroups.
-            Some(_) if panel.kind == Kind::HeatMap => return None,
-            Some(rest) => rest.rsplit(", ").next()?.strip_suffix(')')?,
-            None => expression,
-        };
-        Some(format!("{metric}{{hostname == \"$host\"}}"))
+        // A heat map without the choice has the buckets of all disks or cgroups.
+        let is_lost = target.is_chosen() && panel.kind == Kind::HeatMap;
+        (!is_lost).then(|| format!("{}{{hostname == \"$host\"}}", target.metric()))
     };
     let wanted = panel.targets.iter().filter(|_| source.language != Language::Series || panel.kind != Kind::Table);
-    wanted
-        .filter_map(|target| Some(Query { expression: expression(target.expression)?, legend: target.legend }))
-        .collect()
+    wanted.filter_map(|target| Some(Query { expression: expression(target)?, legend: target.legend })).collect()
 }
 
 /// Returns a dashboard for a data source.

@@ -2,9 +2,7 @@
 //! and each file system has a view of its own.
 
 use super::views::{Dashboard, Kind, Panel, Values};
-
-/// Modules of the default configuration with charts. pmchart shows a message about other metrics that are not there.
-const ALWAYS: [&str; 3] = ["", "biolatency", "runqlat"];
+use crate::config::DEFAULT_MODULES;
 
 /// Modules with more instances than a legend has room for.
 const MANY: [&str; 3] = ["exectop", "syscount", "tcpretrans"];
@@ -38,17 +36,19 @@ pub fn views(dashboard: &Dashboard) -> Vec<(String, String)> {
 
 /// Returns the view in which `variable` is this word.
 fn view(dashboard: &Dashboard, variable: &str, word: &str) -> String {
-    let panels = || dashboard.panels.iter().filter(|panel| style(panel).is_some());
+    let panels: Vec<(&Panel, &str)> =
+        dashboard.panels.iter().filter_map(|panel| Some((panel, style(panel)?))).collect();
+    let any = |is: &dyn Fn(&Panel) -> bool| panels.iter().any(|(panel, _)| is(panel));
     // A scheme is for all charts behind it. Lines have colours of their own then, which those of many instances cannot have.
-    let of_instances = |panel: &Panel| panel.targets.iter().any(|target| target.legend.contains("$instance"));
-    let scheme = panels().any(|panel| panel.kind == Kind::HeatMap) && !panels().any(of_instances);
+    let scheme = any(&|panel| panel.kind == Kind::HeatMap)
+        && !any(&|panel| panel.targets.iter().any(|target| target.legend.contains("$instance")));
     let mut text = "#kmchart\nversion 1\n".to_owned();
     if scheme {
         text += &format!("\nscheme Latency{}\n", colours());
     }
     let of = if word.is_empty() { String::new() } else { format!(": {word}") };
     text += &format!("\n# {}{of}\n", dashboard.title);
-    let charts = panels().map(|panel| chart(panel, scheme).replace(variable, word));
+    let charts = panels.iter().map(|(panel, style)| chart(panel, style, scheme).replace(variable, word));
     text + &charts.collect::<Vec<_>>().join("\n")
 }
 
@@ -58,22 +58,22 @@ fn style(panel: &Panel) -> Option<&'static str> {
         Kind::Lines if MANY.contains(&panel.module) => Some("plot legend off"),
         Kind::Lines => Some("plot"),
         // Buckets of all disks or cgroups on top of each other say nothing.
-        Kind::HeatMap if panel.targets.iter().any(|target| target.expression.starts_with("matchinst(")) => None,
+        Kind::HeatMap if panel.targets.iter().any(|target| target.is_chosen()) => None,
         // A legend of all buckets is larger than the chart.
         Kind::HeatMap => Some("stacking legend off"),
         Kind::Number | Kind::Table => None,
     }
 }
 
-fn chart(panel: &Panel, scheme: bool) -> String {
-    let plot = if ALWAYS.contains(&panel.module) { "plot" } else { "optional-plot" };
-    let mut lines = format!("chart title \"{} [%h]\" style {}\n", panel.title, style(panel).unwrap_or_default());
+fn chart(panel: &Panel, style: &str, scheme: bool) -> String {
+    // The agent's own metrics, and those of modules that run by default, are there.
+    let is_there = panel.module.is_empty() || DEFAULT_MODULES.split(',').any(|module| module == panel.module);
+    let plot = if is_there { "plot" } else { "optional-plot" };
+    let mut lines = format!("chart title \"{} [%h]\" style {style}\n", panel.title);
     for (target, colour) in panel.targets.iter().zip(LINES.iter().cycle()) {
-        let expression = target.expression;
-        let metric = expression.rsplit(", ").next().unwrap_or(expression).trim_end_matches(')');
         let legend = if target.legend.is_empty() { "%i" } else { &target.legend.replace("$instance", "%i") };
         let colour = if scheme && panel.kind == Kind::Lines { format!(" color {colour}") } else { String::new() };
-        lines += &format!("\t{plot} legend \"{legend}\"{colour} metric {metric}\n");
+        lines += &format!("\t{plot} legend \"{legend}\"{colour} metric {}\n", target.metric());
     }
     lines
 }

@@ -65,6 +65,19 @@ pub struct Target {
     pub legend: &'static str,
 }
 
+impl Target {
+    /// Returns the metric, of an expression that chooses instances the one whose they are.
+    pub fn metric(&self) -> &'static str {
+        let argument = self.expression.strip_prefix("matchinst(").and_then(|rest| rest.rsplit_once(", "));
+        argument.map_or(self.expression, |(_, metric)| metric.trim_end_matches(')'))
+    }
+
+    /// Returns whether an expression chooses instances.
+    pub fn is_chosen(&self) -> bool {
+        self.metric() != self.expression
+    }
+}
+
 const fn target(expression: &'static str, legend: &'static str) -> Target {
     Target { expression, legend }
 }

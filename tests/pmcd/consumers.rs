@@ -238,24 +238,31 @@ fn pcp_htop_shows_execs_exits_opens_and_slow_requests() {
         let shipped = fs::read_to_string(format!("{SCREENS}/{screen}")).unwrap();
         // It is off in every column's place too: only the screen itself is to be on.
         fs::write(screens.join(screen), shipped.replacen("\ndefault = false", "\ndefault = true", 1)).unwrap();
-        let mut terminal = htop(&pmcd, "-C -d 5", &pmcd.home.path("etc"));
-        let row = regex::Regex::new(&row).unwrap();
-        let mut input = terminal.0.stdin.take().unwrap();
-        let seen = (0..60).any(|_| {
+        shows_screen(&pmcd, &pmcd.home.path("etc"), screen, &row, || {
             Command::new("/bin/true").status().unwrap();
             Command::new("/bin/cat").arg("/no/such/file").stderr(Stdio::null()).status().unwrap();
             (&sync).write_all(b"x").and_then(|()| sync.sync_all()).unwrap();
-            input.write_all(b"\t").unwrap();
-            std::thread::sleep(Duration::from_millis(300));
-            row.is_match(&on_screen(&pmcd))
         });
-        assert!(seen, "{row} is not on the screen {screen}: {}", on_screen(&pmcd));
-        input.write_all(b"q").unwrap();
-        assert!(terminal.end().success());
         fs::remove_file(screens.join(screen)).unwrap();
-        // It writes down the screens that there were.
-        let _ = fs::remove_file(pmcd.home.path("htoprc"));
     }
+}
+
+/// Runs pcp-htop, with the screens below a directory like `/etc/pcp`, from one screen to the next until a row is there of what `work` does.
+pub fn shows_screen(pmcd: &Pmcd, sysconf: &Path, screen: &str, row: &str, work: impl Fn()) {
+    let mut terminal = htop(pmcd, "-C -d 5", sysconf);
+    let row = regex::Regex::new(row).unwrap();
+    let mut input = terminal.0.stdin.take().unwrap();
+    let seen = (0..60).any(|_| {
+        work();
+        input.write_all(b"\t").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        row.is_match(&on_screen(pmcd))
+    });
+    assert!(seen, "{row} is not on the screen {screen}: {}", on_screen(pmcd));
+    input.write_all(b"q").unwrap();
+    assert!(terminal.end().success());
+    // It writes down the screens that there were.
+    let _ = fs::remove_file(pmcd.home.path("htoprc"));
 }
 
 /// Returns a pattern of the names of all disks.

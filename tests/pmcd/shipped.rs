@@ -1,7 +1,8 @@
 //! Files for PCP's programs (`consumers`): put in place and removed as Install and Remove do it, and used there.
 
 use crate::consumers::{
-    any_disk, column, htop, logs_the_groups, on_screen, pmrep, shows_columns, Names, Traffic, EXPECTED, GROUP, GROUPS,
+    any_disk, column, htop, logs_the_groups, on_screen, pmrep, shows_columns, shows_screen, Names, Traffic, EXPECTED,
+    GROUP, GROUPS,
 };
 use crate::instance::{session, values, Pmcd, LINUX, PROC};
 use crate::support::{anybody_counts_runs, config, lacks, lacks_host_pids, skip, told, use_disk, wait_for, Proc};
@@ -461,21 +462,11 @@ fn pcp_htop_shows_the_shipped_screens() {
         let (before, after) = shipped.split_once(&format!("[{screen}]")).unwrap();
         let on = after.replacen("default = false", "default = true", 1);
         fs::write(placed.path("etc/htop/screens/corebcc"), format!("{before}[{screen}]{on}")).unwrap();
-        let row = regex::Regex::new(row).unwrap();
-        let mut terminal = htop(&pmcd, "-C -d 5", &placed.path("etc"));
-        let mut input = terminal.0.stdin.take().unwrap();
-        let seen = (0..60).any(|_| {
+        shows_screen(&pmcd, &placed.path("etc"), screen, row, || {
             Command::new("/bin/true").status().unwrap();
             session();
             use_disk();
-            input.write_all(b"\t").unwrap();
-            std::thread::sleep(Duration::from_millis(300));
-            row.is_match(&on_screen(&pmcd))
         });
-        assert!(seen, "{row} is not on the screen {screen}: {}", on_screen(&pmcd));
-        input.write_all(b"q").unwrap();
-        assert!(terminal.end().success());
-        let _ = fs::remove_file(pmcd.home.path("htoprc"));
     }
 }
 

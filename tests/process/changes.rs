@@ -5,7 +5,8 @@ use crate::pairs::{compile, example, home, pmid, source, sum, write, CONFIG};
 use crate::peer::Peer;
 use crate::reference::pmcd as wire;
 use crate::support::{
-    config, lacks, lacks_bpf, lacks_host_pids, programs_of, skip, still_loaded, use_disk, wait_seconds, Home,
+    config, lacks, lacks_bpf, lacks_host_pids, lacks_own_machine, programs_of, skip, still_loaded, use_disk,
+    wait_seconds, Home,
 };
 use corebcc::bpf::types::runq_row;
 use corebcc::pcp::{Indom, InstId, PmErr, IN_NULL};
@@ -55,8 +56,8 @@ fn kernel_modules(program: &str, names: &[&str]) {
 /// A module that failed since its hooks are in a kernel module is loaded again when that comes, without an order.
 #[test]
 fn a_module_runs_once_its_kernel_module_is_loaded() {
-    if std::env::var_os("COREBCC_OWN_MACHINE").is_none() {
-        return skip("a machine of its own (COREBCC_OWN_MACHINE; tests/vm has one)");
+    if lacks_own_machine() {
+        return;
     }
     kernel_modules("rmmod", &["kvm_amd"]);
     kernel_modules("rmmod", &["kvm"]);

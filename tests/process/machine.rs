@@ -3,7 +3,8 @@
 use crate::own::values;
 use crate::peer::Peer;
 use crate::support::script::copy_program;
-use crate::support::{config, lacks_bpf, skip, wait_for, Home};
+use crate::support::{config, lacks_bpf, lacks_own_machine, skip, wait_for, Home};
+use corebcc::host::online_cpus;
 use nix::sched::{sched_setaffinity, CpuSet};
 use nix::sys::time::{TimeSpec, TimeValLike};
 use nix::time::{clock_gettime, clock_settime, ClockId};
@@ -17,44 +18,25 @@ use std::process::Command;
 /// Executions on each CPU in each part of a test.
 const EACH: u64 = 20;
 
-/// Returns whether a test may set CPUs and the clock here, with a report if not.
-fn is_our_machine() -> bool {
-    let ours = std::env::var_os("COREBCC_OWN_MACHINE").is_some();
-    if !ours {
-        skip("a machine of the test's own (COREBCC_OWN_MACHINE; tests/vm has one)");
-    }
-    ours && !lacks_bpf()
-}
-
-/// Returns the CPUs that are on: `0-1,3` in the kernel's list.
-fn online() -> Vec<usize> {
-    let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
-    let ends = |range: &str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        first.parse().unwrap()..=last.parse().unwrap()
-    };
-    text.trim().split(',').flat_map(ends).collect()
-}
-
 /// Puts a CPU on or off.
 #[track_caller]
 fn switch(cpu: usize, on: bool) {
     fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/online"), if on { "1" } else { "0" }).unwrap();
-    assert_eq!(online().contains(&cpu), on);
+    assert_eq!(online_cpus().contains(&cpu), on);
 }
 
 /// Lets this thread and what it starts run on these CPUs.
-fn bind(cpus: &[usize]) {
+fn bind<'a>(cpus: impl IntoIterator<Item = &'a usize>) {
     let mut set = CpuSet::new();
-    cpus.iter().for_each(|cpu| set.set(*cpu).unwrap());
+    cpus.into_iter().for_each(|cpu| set.set(*cpu).unwrap());
     sched_setaffinity(Pid::from_raw(0), &set).unwrap();
 }
 
 /// Executes a copy of `true` on each CPU that is on, and returns how often.
 fn work(program: &Path) -> u64 {
-    let cpus = online();
+    let cpus = online_cpus();
     for cpu in &cpus {
-        bind(&[*cpu]);
+        bind([cpu]);
         for _ in 0..EACH {
             assert!(Command::new(program).arg0("true").status().unwrap().success());
         }
@@ -89,7 +71,8 @@ impl Counted {
         let home = Home::new(&config(&["sysfork", "exectop", "exitsnoop", "runqlat", "softirqs", "syscount"]));
         let program = home.path(&format!("cpu-{}", std::process::id()));
         copy_program("/bin/true", &program);
-        let peer = Peer::ready(&home, &[]);
+        let mut peer = Peer::ready(&home, &[]);
+        wait_for("quantiles", || (!values(&mut peer, "bcc.runq.all.p99").is_empty()).then_some(()));
         Counted { peer, program, executions: 0, before: BTreeMap::new(), home }
     }
 
@@ -114,17 +97,16 @@ impl Counted {
 
 #[test]
 fn counts_go_on_exactly_while_cpus_go_off_and_on() {
-    if !is_our_machine() {
+    if lacks_own_machine() || lacks_bpf() {
         return;
     }
-    let all = online();
+    let all = online_cpus();
     let Some(last) =
         all.last().filter(|cpu| **cpu > 0 && Path::new(&format!("/sys/devices/system/cpu/cpu{cpu}/online")).exists())
     else {
         return skip("a second CPU that can be put off (CONFIG_HOTPLUG_CPU)");
     };
     let mut counted = Counted::new();
-    wait_for("quantiles", || (!values(&mut counted.peer, "bcc.runq.all.p99").is_empty()).then_some(()));
     counted.check("with all CPUs");
     for time in 1..=3 {
         switch(*last, false);
@@ -138,7 +120,6 @@ fn counts_go_on_exactly_while_cpus_go_off_and_on() {
     // An agent that begins without a CPU has its counts when it comes.
     switch(*last, false);
     let mut counted = Counted::new();
-    wait_for("quantiles", || (!values(&mut counted.peer, "bcc.runq.all.p99").is_empty()).then_some(()));
     counted.check("begun with a CPU off");
     switch(*last, true);
     counted.check("once it is on");
@@ -149,12 +130,11 @@ fn counts_go_on_exactly_while_cpus_go_off_and_on() {
 
 #[test]
 fn counts_quantiles_and_rows_are_right_after_steps_of_the_clock() {
-    if !is_our_machine() {
+    if lacks_own_machine() || lacks_bpf() {
         return;
     }
     let now = || clock_gettime(ClockId::CLOCK_REALTIME).unwrap();
     let mut counted = Counted::new();
-    wait_for("quantiles", || (!values(&mut counted.peer, "bcc.runq.all.p99").is_empty()).then_some(()));
     counted.check("before");
     for step in [3_600, -7_200, 86_400 * 400, -86_400 * 400, 3_600] {
         clock_settime(ClockId::CLOCK_REALTIME, now() + TimeSpec::seconds(step)).unwrap();

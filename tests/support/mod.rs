@@ -109,6 +109,15 @@ pub fn lacks_bpf() -> bool {
     lacks
 }
 
+/// True, with a report, on a machine of others, whose kernel modules, CPUs and clock a test leaves alone.
+pub fn lacks_own_machine() -> bool {
+    let lacks = std::env::var_os("COREBCC_OWN_MACHINE").is_none();
+    if lacks {
+        skip("a machine of the test's own (COREBCC_OWN_MACHINE; tests/vm has one)");
+    }
+    lacks
+}
+
 /// True, with a report, if process ids differ from those that BPF programs see, as in a container.
 pub fn lacks_host_pids() -> bool {
     let lacks = corebcc::host::in_namespace();
