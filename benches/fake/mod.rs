@@ -112,7 +112,7 @@ impl Kernel for Maps {
 /// Modules with their maps, refreshed in the calling thread.
 pub struct Direct {
     /// Each by its table.
-    pub modules: BTreeMap<TableId, (&'static TableSpec, Running, Arc<Maps>)>,
+    pub modules: BTreeMap<TableId, (&'static TableSpec, Arc<Running>, Arc<Maps>)>,
     /// True once it was told that they are loaded.
     pub said: bool,
 }
@@ -144,23 +144,33 @@ impl Collect for Direct {
 
 /// Makes these modules with their default configuration for a machine of this size.
 pub fn modules(names: &[&str], host: &Host) -> (Vec<EnabledModule>, Direct) {
-    let mut text = format!("[pmda]\nmodules = {}\n", names.join(","));
+    let text = names.iter().map(|name| format!("[{name}]\n")).collect::<String>();
+    configured(&text, host)
+}
+
+/// Makes the modules with these sections for a machine of this size, each with the tables that it has by its options.
+pub fn configured(sections: &str, host: &Host) -> (Vec<EnabledModule>, Direct) {
+    let names: Vec<&str> = sections.lines().filter_map(|line| line.strip_prefix('[')?.strip_suffix(']')).collect();
+    let mut text = format!("[pmda]\nmodules = {}\n{sections}", names.join(","));
     for spec in MODULES.iter().filter(|spec| names.contains(&spec.name)) {
-        text += &format!("[{}]\nmodule = {}\ncluster = {}\n", spec.name, spec.path(), spec.cluster());
+        let section = format!("[{}]\n", spec.name);
+        let heading = format!("{section}module = {}\ncluster = {}\n", spec.path(), spec.cluster());
+        text = text.replace(&section, &heading);
     }
     let config = Config::parse("bench", text.as_bytes()).expect("it is written above");
     let (_, enabled) = enabled_modules(&config, MODULES).expect("it is written above");
     let modules = enabled
         .iter()
-        .map(|enabled| {
+        .flat_map(|enabled| {
             let section = config.section(&enabled.settings.section).expect("it is written above");
             let setup = Setup::new(&section);
             let mut module = (enabled.spec.make)(&setup).expect("defaults are valid");
             let mut plan = Plan::default();
             module.plan(host, &mut plan, &mut bpf::constants());
             let maps = Arc::new(Maps::of(enabled.spec, &plan));
-            let running = module.start(&*maps);
-            (TableId::new(enabled.settings.cluster), (enabled.spec.tables[0], running, maps))
+            let running = Arc::new(module.start(&*maps));
+            let tables = enabled.tables().filter(|table| running.yields(table.spec)).collect::<Vec<_>>();
+            tables.into_iter().map(move |table| (table.id, (table.spec, Arc::clone(&running), Arc::clone(&maps))))
         })
         .collect();
     (enabled, Direct { modules, said: false })

@@ -286,7 +286,7 @@ const CONDITIONAL: [(&str, &str); 4] = [
 
 /// Metrics that take a hook where requests begin. Other kernels show the bios only.
 const OF_REQUESTS: [&str; 3] = ["bcc.proc.io.perdev.duration", "bcc.disk.slowest.command", "bcc.disk.slowest.pid"];
-/// What the agent says on those kernels of its hook.
+/// Words of the agent about its hook on those kernels.
 const BY_BIOS: &str = "at block_bio_queue";
 
 /// Returns the modules that do not run.
