@@ -42,7 +42,7 @@ fn least(mut count: impl FnMut(), mut work: impl FnMut()) -> Duration {
     (0..ROUNDS).map(round).min().unwrap_or_default()
 }
 
-/// Measures tables of a module over maps, all those that it yields by default, and prints the line. `count` makes all instances busy.
+/// Measures one table of a module over maps, or all that it yields, and prints the line. `count` makes all instances busy.
 fn measure(
     number: usize,
     (module, table): (&'static str, Option<&'static TableSpec>),
@@ -85,28 +85,29 @@ fn of_cgroups<R: 'static>(number: usize, module: &'static OfModule<R>) {
     measure(number, (module.name, Some(spec)), maps, make, |maps| count_in_cgroups(maps, module, 7));
 }
 
+/// Takes the only module, with its maps.
+fn only(direct: Direct) -> (Running, Maps) {
+    let (_, running, maps) = direct.modules.into_values().next().expect("there is one");
+    let others = "its other tables are dropped";
+    (Arc::into_inner(running).expect(others), Arc::into_inner(maps).expect(others))
+}
+
 /// Processes of netproc: a fourth of the places for threads are taken, each by a process.
 fn of_processes(threads: usize) {
     let host = Host { threads, ..HOST };
     let (enabled, direct) = modules(&["netproc"], &host);
     let spec = enabled[0].spec.tables[0];
-    let (_, running, maps) = direct.modules.into_values().next().expect("it is there");
+    let (running, maps) = only(direct);
     let mut table = Table::of(spec);
-    running.read(spec, &*maps, &mut table).expect("nothing can fail");
+    running.read(spec, &maps, &mut table).expect("nothing can fail");
     let processes = table.len();
-    let alone = "nobody else has it";
-    let (running, maps) = (Arc::into_inner(running).expect(alone), Arc::into_inner(maps).expect(alone));
     measure(processes, ("netproc", Some(spec)), maps, |_| running, |_| ());
 }
 
-/// Modules with rows by CPU, with an option, on a machine with so many CPUs.
+/// A module with rows by CPU, with an option, on a machine with so many CPUs.
 fn of_cpus(cpus: usize, module: &'static str, option: &str) {
     let (_, direct) = configured(&format!("[{module}]\n{option}\n"), &Host { cpus, ..HOST });
-    let mut tables = direct.modules.into_values();
-    let (_, running, maps) = tables.next().expect("there is one");
-    drop(tables);
-    let alone = "nobody else has it";
-    let (running, maps) = (Arc::into_inner(running).expect(alone), Arc::into_inner(maps).expect(alone));
+    let (running, maps) = only(direct);
     let count = |maps: &Maps| {
         let words = maps.maps.iter().flat_map(|(_, words)| words);
         words.for_each(|word| _ = word.fetch_add(1, Relaxed));
