@@ -264,8 +264,11 @@ fn run(home: &Home, port: u16, address: Option<Ipv4Addr>) -> Proc {
     // Agents as children of pmcd itself; restarts of them left on. Nobody can log in unless the directory says how.
     apart(&mut command, home).env("PMCD_ROOT_AGENT", "0").env("PCP_VAR_DIR", home.path(""));
     command.env("PCP_SASL2_CONFIG_PATH", home.path("sasl2"));
-    // An emulated processor prepares two dozen modules for longer than the three seconds that pmcd waits for a new agent.
-    command.args(["-f", "-A", "-U", "root", "-q", "30", "-i", "127.0.0.1", "-p", &port.to_string()]);
+    command.args(["-f", "-A", "-U", "root", "-i", "127.0.0.1", "-p", &port.to_string()]);
+    if fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG CPU")) {
+        // An emulated processor prepares two dozen modules for longer than the three seconds that pmcd waits for a new agent.
+        command.args(["-q", "30"]);
+    }
     if let Some(address) = address {
         command.args(["-i", &address.to_string()]);
     }
