@@ -15,8 +15,7 @@ use std::{fs, time::Duration};
 
 #[track_caller]
 fn converse(mut peer: Peer) {
-    peer.greet();
-    assert_eq!(decode(&peer.read_within(Duration::from_secs(20))), Pdu::Error { code: -13393 }, "READY");
+    peer.loads();
     let row = rows().find(|row| row.module == "sysfork").unwrap();
     assert_eq!(decode(&peer.ask(&wire::desc(row.pmid()))), Pdu::Desc(row.desc()));
     assert_eq!(names(&peer.ask(&wire::traverse("bcc.proc"))), [(None, row.name.to_owned())]);
@@ -94,8 +93,7 @@ fn a_connection_that_is_reset_between_pdus_has_ended_orderly() {
     let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
     nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &at_once).unwrap();
     let mut peer = Peer::over(agent, stream.into());
-    peer.greet();
-    assert_eq!(decode(&peer.read_within(Duration::from_secs(20))), Pdu::Error { code: -13393 }, "READY");
+    peer.loads();
     peer.unanswered();
     (peer.to, peer.from) = (None, None);
     assert_eq!(peer.agent.end().code(), Some(0), "{}", home.log());

@@ -1,7 +1,7 @@
 //! Panics of the agent: each costs the module that it is in, or ends the agent, so that pmcd starts another one.
 
 use crate::own::values;
-use crate::peer::{Peer, SECOND};
+use crate::peer::Peer;
 use crate::support::{config, lacks_bpf, Home, ALL};
 
 /// Starts an agent that panics at this place, before the handshake.
@@ -28,8 +28,7 @@ fn a_module_whose_plan_panics_costs_itself_only() {
     }
     let home = Home::new(ALL);
     let mut peer = panicking(&home, "plan:tcplife");
-    peer.greet();
-    peer.read_within(20 * SECOND);
+    peer.loads();
     let states = values(&mut peer, "bcc.agent.module.state");
     let sentences = values(&mut peer, "bcc.agent.module.status");
     assert_eq!(states["tcplife"], "failed");
@@ -56,8 +55,7 @@ fn a_module_whose_start_panics_leaves_no_program_attached() {
     let attached = |modules: &[&str], panic: &str| {
         let home = Home::new(&config(modules));
         let mut peer = panicking(&home, panic);
-        peer.greet();
-        peer.read_within(20 * SECOND);
+        peer.loads();
         let states = values(&mut peer, "bcc.agent.module.state");
         let forks = values(&mut peer, "bcc.proc.sysfork");
         let links = links(peer.agent.pid());

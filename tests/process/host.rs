@@ -11,7 +11,6 @@ use nix::sys::signal::Signal;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// The error PM_ERR_APPVERSION.
 const APPVERSION: i32 = -12350;
@@ -95,11 +94,7 @@ fn without_privilege_the_metrics_say_so_and_the_agent_serves_on() {
     }
     let home = Home::new(ALL);
     let mut command = as_nobody(&home);
-    command.args(["-l", "-", "--notready"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
-    let mut peer = Peer::adopt(command.spawn().unwrap());
-    peer.greet();
-    peer.read_within(Duration::from_secs(20));
+    let peer = Peer::ready_by(&home, command.args(["-l", "-", "--notready"]));
     without_modules(peer, || home.read("stderr.log"), "loading BPF is not permitted");
     let log = home.read("stderr.log");
     assert_eq!(log.matches("run as root or with CAP_BPF and CAP_PERFMON").count(), 1, "what to do: {log}");

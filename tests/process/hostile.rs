@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// Options for fetches that need no BPF.
 const NO_BPF: &[&str] = &["--btf", "/nonexistent"];
@@ -113,10 +112,7 @@ fn writing_identifiers_waits_for_no_disk() {
         .arg(home.path("trace.txt"))
         .arg(BINARY);
     home.keep(strace.arg("-c").arg(home.config()).arg("--notready").args(NO_BPF));
-    strace.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
-    let mut peer = Peer::adopt(strace.spawn().unwrap());
-    peer.greet();
-    peer.read_within(Duration::from_secs(20));
+    let mut peer = Peer::ready_by(&home, &mut strace);
     identifiers(&mut peer, "bcc.agent.module.state");
     peer.close();
     let trace = home.read("trace.txt");

@@ -65,11 +65,7 @@ fn of_hostile(modules: &[&str]) -> String {
 fn agent(home: &Home) -> Peer {
     let mut command = Command::new("prlimit");
     command.args(["--as=4294967296", BINARY, "-c"]).arg(home.config()).arg("--notready");
-    home.keep(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
-    let mut peer = Peer::adopt(command.spawn().unwrap());
-    peer.greet();
-    peer.read_within(20 * SECOND);
-    peer
+    Peer::ready_by(home, home.keep(&mut command))
 }
 
 /// Runs a script as nobody until it reports that it is ready; `before` are words in front of the command.

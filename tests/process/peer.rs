@@ -9,13 +9,15 @@ use std::{
     fs::File,
     io::{Read, Write},
     os::fd::{AsFd, OwnedFd},
-    process::{Child, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
 
 pub const SECOND: Duration = Duration::from_secs(1);
 /// Longer than the 5 s after which pmcd drops an agent: tests run beside others, and on emulated machines.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long modules may be loaded for: on an emulated processor all of them take half a minute, and on a busy host several times that.
+const LOADING: Duration = Duration::from_secs(240);
 
 pub struct Peer {
     pub agent: Proc,
@@ -67,10 +69,25 @@ impl Peer {
     #[track_caller]
     pub fn ready(home: &Home, args: &[&str]) -> Peer {
         let mut peer = Peer::start(home, &[args, &["--notready"]].concat());
-        peer.greet();
-        // On an emulated processor all modules take half a minute.
-        assert_eq!(decode(&peer.read_within(60 * SECOND)), Pdu::Error { code: -13393 }, "READY");
+        peer.loads();
         peer
+    }
+
+    /// Starts an agent by another program, with its messages in `stderr.log`, and waits until its modules are loaded. The command has
+    /// `--notready`.
+    #[track_caller]
+    pub fn ready_by(home: &Home, command: &mut Command) -> Peer {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
+        let mut peer = Peer::adopt(command.spawn().unwrap());
+        peer.loads();
+        peer
+    }
+
+    /// Exchanges CREDS, and waits until the modules of an agent with `--notready` are loaded.
+    #[track_caller]
+    pub fn loads(&mut self) {
+        self.greet();
+        assert_eq!(decode(&self.read_within(LOADING)), Pdu::Error { code: -13393 }, "READY");
     }
 
     /// Sends a PDU on behalf of the slot.

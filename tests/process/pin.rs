@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{chown, DirBuilderExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,12 +37,7 @@ fn agent(namespace: &BpfMount, home: &Home) -> Peer {
 
 #[track_caller]
 fn ready(home: &Home, command: &mut Command) -> Peer {
-    home.keep(command).arg("-c").arg(home.config()).arg("--notready");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
-    let mut peer = Peer::adopt(command.spawn().unwrap());
-    peer.greet();
-    peer.read_within(60 * crate::peer::SECOND);
-    peer
+    Peer::ready_by(home, home.keep(command).arg("-c").arg(home.config()).arg("--notready"))
 }
 
 /// Adds a pair of examples/, pinned. Returns false if something for that is missing.

@@ -195,12 +195,7 @@ pub fn with_exactly(home: &Home, capabilities: &CapsHashSet, account: &str) -> P
             command.args(ids).arg(format!("--inh-caps={set}")).arg(format!("--ambient-caps={set}"))
         }
     };
-    home.keep(command.args(program)).args(["-l", "-", "--notready"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
-    let mut peer = Peer::adopt(command.spawn().unwrap());
-    peer.greet();
-    peer.read_within(60 * SECOND);
-    peer
+    Peer::ready_by(home, home.keep(command.args(program)).args(["-l", "-", "--notready"]))
 }
 
 #[test]
@@ -354,11 +349,7 @@ fn another_account_loads_the_modules_by_file_capabilities() {
     let set = format!("{}+ep", names(&had(to_load(specs(&modules)))).to_lowercase().replace(' ', ""));
     let binary = home.path("pmdacorebcc");
     assert!(Command::new("setcap").arg(&set).arg(&binary).status().unwrap().success(), "{set} {}", binary.display());
-    home.keep(&mut command).args(["-l", "-", "--notready"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
-    let mut peer = Peer::adopt(command.spawn().unwrap());
-    peer.greet();
-    peer.read_within(std::time::Duration::from_secs(20));
+    let mut peer = Peer::ready_by(&home, home.keep(&mut command).args(["-l", "-", "--notready"]));
     let states = values(&mut peer, "bcc.agent.module.state");
     modules.iter().for_each(|module| assert_eq!(states[*module], "running", "{module}: {}", home.read("stderr.log")));
     holds(&peer, &had(to_run(specs(&modules))));

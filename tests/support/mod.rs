@@ -165,10 +165,10 @@ pub fn anybody_counts_runs() -> bool {
     on || fs::read_dir("/proc").unwrap().flatten().any(|process| counts_runs(&process.path()))
 }
 
-/// Polls for up to 20 seconds until `look` returns a value.
+/// Polls for up to a minute, which is several times what a busy host needs, until `look` returns a value.
 #[track_caller]
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    wait_seconds(20, what, look)
+    wait_seconds(60, what, look)
 }
 
 /// Polls for up to this many seconds until `look` returns a value.
