@@ -240,5 +240,5 @@ debian_tree() {
 # compile_examples PROGRAM DIRECTORY: the programs of examples/ into DIRECTORY, with the headers that PROGRAM was built with
 compile_examples() {
 	for headers in "${1%/*}"/build/libbpf-sys-*/out/include; do :; done
-	CPATH=$headers make -s -C "$src/examples" OUT="$2"
+	CPATH=$headers${CPATH:+:$CPATH} make -s -C "$src/examples" OUT="$2"
 }

@@ -108,7 +108,7 @@ part == "values" && section == "tcptop" && $2 == load[pass, "pid"] && $3 == "loa
 	sent[pass] += $9
 }
 part == "values" && section == "syscount" && $1 == "sched_rr_get_interval" { calls[pass] = $2 }
-part == "values" && section == "kprobe_hits" && $1 == "__x64_sys_sched_rr_get_interval" { calls[pass, "function"] = $2; calls[pass, "failed"] = $3 }
+part == "values" && section == "kprobe_hits" && $1 ~ /^__[a-z0-9]+_sys_sched_rr_get_interval$/ { calls[pass, "function"] = $2; calls[pass, "failed"] = $3 }
 part == "values" && section == "hits" && NF == 2 { hits[pass, $1] = $2 }
 part == "values" && section == "tcplife" && NF == 10 { sessions[pass, ++nsessions[pass]] = $0 }
 part == "values" && section == "netproc" && $1 + 0 == load[pass, "pid"] + 0 && NF == 10 { traffic[pass] = $0 }
