@@ -300,8 +300,7 @@ impl RowMut<'_> {
         self
     }
 
-    /// Sets a string: bytes, which need not be UTF-8. Control characters are escaped (`
-    /// `, `\x1b`).
+    /// Sets a string: bytes, which need not be UTF-8. Control characters are escaped (`\x0a`, `\x1b`).
     pub fn text(self, metric: Metric<str>, value: &[u8]) -> Self {
         let range = self.table.keep(&text::escaped(value));
         self.table.columns[metric.column].put(self.row, Cell::Text(range));

@@ -424,6 +424,7 @@ impl Node {
     fn json(&self) -> String {
         let mut out = String::new();
         self.write(&mut out);
+        out.shrink_to_fit(); // it stays until the next run
         out
     }
 
