@@ -1,5 +1,6 @@
 //! The finished binary under pmcd and pmlogger for as long as one likes: faults on purpose (`COREBCC_FAULTS`, how many), and hours of work
-//! (`COREBCC_MINUTES`, and `COREBCC_PACE`, how many times as rarely it fetches and works). Without these variables both take about a minute. docs/reliability.md has what longer campaigns found.
+//! (`COREBCC_MINUTES`, and `COREBCC_PACE`, how many times as rarely it works and looks). Without these variables both take about a minute.
+//! docs/reliability.md has what longer campaigns found.
 
 #![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
 
