@@ -10,7 +10,7 @@ use corebcc::modules::{find, MODULES};
 use corebcc::pcp::{PmErr, Pmid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::process::{Output, Stdio};
+use std::process::Output;
 
 /// Returns the lines about the configuration, without the stamps of the log.
 fn errors(said: &str) -> Vec<String> {
@@ -195,14 +195,7 @@ fn a_file_that_may_not_be_read_is_told() {
     let home = Home::new(ONE);
     let mut command = crate::host::as_nobody(&home);
     fs::set_permissions(home.config(), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    command
-        .args(["-l", "-", "--notready"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(home.create("stderr.log"));
-    let mut peer = Peer::adopt(command.spawn().unwrap());
-    peer.greet();
-    peer.read();
+    let mut peer = Peer::ready_by(&home, command.args(["-l", "-", "--notready"]));
     let status = values(&mut peer, "bcc.agent.configuration.status").remove("").unwrap();
     assert!(status.contains("corebcc.conf: cannot read the configuration: Permission denied"), "{status}");
     assert_eq!(peer.close().0.code(), Some(0));

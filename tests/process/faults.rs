@@ -6,10 +6,7 @@ use crate::support::{config, lacks_bpf, Home, ALL};
 
 /// Starts an agent that panics at this place, before the handshake.
 fn panicking(home: &Home, at: &str) -> Peer {
-    let mut command = home.agent(&["--notready"]);
-    command.env("COREBCC_PANIC", at);
-    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).stderr(home.create("stderr.log"));
-    Peer::adopt(command.spawn().unwrap())
+    Peer::of(home, home.agent(&["--notready"]).env("COREBCC_PANIC", at))
 }
 
 /// Removes the log and returns it: it may contain a panic.

@@ -10,7 +10,7 @@ use corebcc::pcp::{Pmid, IN_NULL};
 use nix::sys::signal::Signal;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// The error PM_ERR_APPVERSION.
 const APPVERSION: i32 = -12350;
@@ -117,8 +117,7 @@ fn unprivileged_checks_and_agents_that_need_all_modules_fail() {
     assert!(told(&output).contains("sysfork: not loaded: loading BPF is not permitted"), "{}", told(&output));
 
     let mut command = as_nobody(&home);
-    command.args(["-l", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
-    let mut peer = Peer::adopt(command.spawn().unwrap());
+    let mut peer = Peer::of(&home, command.args(["-l", "-"]));
     peer.greet();
     let (status, rest) = peer.rest();
     assert_eq!((status.code(), rest), (Some(1), Vec::new()), "{}", home.read("stderr.log"));
@@ -135,9 +134,7 @@ fn with_few_descriptors_it_says_why_it_ends_or_serves() {
         let home = Home::new(ALL);
         let mut command = Command::new("prlimit");
         command.args([format!("--nofile={most}"), BINARY.into()]).arg("-c").arg(home.config());
-        home.keep(command.args(["-l", "-", "--notready"]));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
-        let mut peer = Peer::adopt(command.spawn().unwrap());
+        let mut peer = Peer::of(&home, home.keep(command.args(["-l", "-", "--notready"])));
         let said = || home.read("stderr.log");
         let end = wait_for("an end or readiness", || match peer.agent.0.try_wait().unwrap() {
             Some(status) => Some(Some(status)),

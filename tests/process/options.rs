@@ -6,7 +6,6 @@ use crate::reference::pmcd::{self as wire, names};
 use crate::support::{config, Home, ONE};
 use corebcc::pcp::Pmid;
 use std::collections::BTreeSet;
-use std::process::Stdio;
 
 /// Returns the texts of a log, without time and process.
 fn texts(log: &str) -> Vec<String> {
@@ -45,8 +44,7 @@ fn the_log_says_once_why_a_module_is_not_loaded() {
     }
     let home = Home::new(&config(&["sysfork", "runqlat"]));
     let mut command = home.agent(&["--notready"]);
-    command.env("COREBCC_AVOID", "tp__task_newtask,raw__task_newtask").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut peer = Peer::adopt(command.spawn().unwrap());
+    let mut peer = Peer::of(&home, command.env("COREBCC_AVOID", "tp__task_newtask,raw__task_newtask"));
     peer.greet();
     peer.read();
     peer.close();
@@ -62,8 +60,7 @@ fn the_log_says_once_why_a_module_is_not_loaded() {
 fn debug_tells_of_what_was_refused_and_of_refreshes() {
     let home = Home::new(&format!("{ONE}debug = True\n"));
     let mut command = home.agent(&["--notready"]);
-    command.env("COREBCC_AVOID", "tp_btf").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut peer = Peer::adopt(command.spawn().unwrap());
+    let mut peer = Peer::of(&home, command.env("COREBCC_AVOID", "tp_btf"));
     peer.greet();
     home.wait_for_log("ready: ");
     peer.read();

@@ -9,7 +9,7 @@ use std::{
     fs::File,
     io::{Read, Write},
     os::fd::{AsFd, OwnedFd},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -33,13 +33,13 @@ pub struct Peer {
 impl Peer {
     /// Starts the agent on pipes, before the handshake.
     pub fn start(home: &Home, args: &[&str]) -> Peer {
-        let mut command = home.agent(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
-        Peer::adopt(command.spawn().unwrap())
+        Peer::of(home, &mut home.agent(args))
     }
 
-    /// Talks to a child over its pipes.
-    pub fn adopt(mut child: Child) -> Peer {
+    /// Starts the agent, or another program that begins it, on pipes and with its messages in `stderr.log`, before the handshake.
+    pub fn of(home: &Home, command: &mut Command) -> Peer {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
+        let mut child = command.spawn().unwrap();
         let to = OwnedFd::from(child.stdin.take().unwrap()).into();
         let from = OwnedFd::from(child.stdout.take().unwrap()).into();
         Peer { agent: Proc(child), to: Some(to), from: Some(from), slot: 0, patience: PATIENCE }
@@ -73,12 +73,10 @@ impl Peer {
         peer
     }
 
-    /// Starts an agent by another program, with its messages in `stderr.log`, and waits until its modules are loaded. The command has
-    /// `--notready`.
+    /// Starts the agent, whose arguments have `--notready`, by another program, and waits until its modules are loaded.
     #[track_caller]
     pub fn ready_by(home: &Home, command: &mut Command) -> Peer {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
-        let mut peer = Peer::adopt(command.spawn().unwrap());
+        let mut peer = Peer::of(home, command);
         peer.loads();
         peer
     }
