@@ -55,13 +55,12 @@ impl Sample {
     }
 
     /// Amounts that must not grow: name, amount, and how much it may differ for a moment.
-    fn bounded(&self) -> [(&'static str, u64, u64); 5] {
+    fn bounded(&self) -> [(&'static str, u64, u64); 4] {
         [
             ("resident memory in kB", self.resident, 512),
             ("kernel memory in kB", self.kernel, 64),
             ("descriptors", self.descriptors, 4),
             ("threads", self.threads, 2),
-            ("bytes of identifiers", self.identifiers, 4096),
         ]
     }
 }
@@ -132,6 +131,37 @@ fn records(place: &Place, archive: &Path, metric: &str) -> (Vec<f64>, bool) {
     (text.lines().filter(is_record).filter_map(seconds).collect(), text.contains("<mark>"))
 }
 
+/// Prints the most in a quarter of the time, the second or the one after half an hour, and the most in the last one. Returns what grew.
+fn grown(samples: &[Sample], minutes: u64) -> Vec<String> {
+    // In percent: in its first minutes the agent still learns names.
+    let allowed = match minutes {
+        60.. => 1,
+        20.. => 25,
+        _ => 100,
+    };
+    let quarter = samples.len() / 4;
+    let settled = samples.iter().position(|sample| sample.seconds > 1800).filter(|_| minutes >= 60);
+    let begin = settled.unwrap_or(quarter);
+    let (early, last) = (&samples[begin..begin + quarter], &samples[samples.len() - quarter..]);
+    let mut grown = Vec::new();
+    for (which, (name, _, slack)) in samples[0].bounded().into_iter().enumerate() {
+        let most = |of: &[Sample]| of.iter().map(|sample| sample.bounded()[which].1).max().unwrap();
+        let (then, now) = (most(early), most(last));
+        println!("{name}: at most {then} from second {} on, {now} in the last quarter", early[0].seconds);
+        if now > then + then * allowed / 100 + slack {
+            grown.push(format!("{name}: {then} to {now}"));
+        }
+    }
+    // Names of processes are kept for a day, so their file grows with time, and no faster.
+    let a_second = |sample: &Sample| sample.identifiers as f64 / sample.seconds.max(1) as f64;
+    let fastest = |of: &[Sample]| of.iter().map(a_second).fold(0., f64::max);
+    println!("bytes of identifiers: {} at the end", last[quarter - 1].identifiers);
+    if fastest(last) > fastest(early) {
+        grown.push(format!("identifiers a second: {} to {} bytes", fastest(early), fastest(last)));
+    }
+    grown
+}
+
 #[test]
 fn hours_of_work_take_no_more_than_the_first() {
     let campaign = number("COREBCC_MINUTES");
@@ -172,22 +202,8 @@ fn hours_of_work_take_no_more_than_the_first() {
     }
     assert_eq!(BTreeSet::from([place.agent()]), agents, "the agent has ended meanwhile");
 
-    // The second quarter against the last, in percent. In its first minutes the agent still learns names.
-    let allowed = match minutes {
-        60.. => 1,
-        20.. => 25,
-        _ => 100,
-    };
-    let quarter = samples.len() / 4;
-    let (second, last) = (&samples[quarter..2 * quarter], &samples[samples.len() - quarter..]);
-    let most = |of: &[Sample], which: usize| of.iter().map(|sample| sample.bounded()[which].1).max().unwrap();
-    for (which, (name, _, slack)) in samples[0].bounded().into_iter().enumerate() {
-        let (then, now) = (most(second, which), most(last, which));
-        println!("{name}: at most {then} in the second quarter, {now} in the last");
-        assert!(now <= then + then * allowed / 100 + slack, "{name} grow: {then} to {now}");
-    }
     println!("{round} rounds; {compared} counters compared with those before; {:?}", place.told);
-
+    let grown = grown(&samples, minutes);
     let archives = place.end_logging();
     assert_eq!(archives.len(), 1, "pmlogger has ended meanwhile");
     let (records, has_mark) = records(&place, &archives[0], "bcc.proc.sysfork");
@@ -196,4 +212,5 @@ fn hours_of_work_take_no_more_than_the_first() {
     // Beside other tests pmlogger may be late.
     let is_late = longest > f64::from(25 * pace) || (records.len() as u64) < minutes * 60 / INTERVAL.as_secs() - 1;
     assert!(!has_mark && records.len() >= 2 && !(campaign.is_some() && is_late), "{records:?}");
+    assert!(grown.is_empty(), "{grown:?}");
 }
