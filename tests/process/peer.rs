@@ -16,7 +16,7 @@ use std::{
 pub const SECOND: Duration = Duration::from_secs(1);
 /// Longer than the 5 s after which pmcd drops an agent: tests run beside others, and on emulated machines.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long modules may be loaded for: on an emulated processor all of them take half a minute, and on a busy host several times that.
+/// Longest time for loading modules: on an emulated processor all of them take half a minute, and on a busy host several times that.
 const LOADING: Duration = Duration::from_secs(240);
 
 pub struct Peer {
