@@ -237,8 +237,8 @@ debian_tree() {
 		--dpkgopt='post-invoke=pkill -KILL "^pm" 2>/dev/null || :' "$1" "$2" "$(debian_mirror)"
 }
 
-# compile_examples PROGRAM DIRECTORY: the programs of examples/ into DIRECTORY, with the headers that PROGRAM was built with
+# compile_examples PROGRAM DIRECTORY [MACHINE]: the programs of examples/ into DIRECTORY, with the headers that PROGRAM was built with
 compile_examples() {
 	for headers in "${1%/*}"/build/libbpf-sys-*/out/include; do :; done
-	CPATH=$headers${CPATH:+:$CPATH} make -s -C "$src/examples" OUT="$2"
+	CPATH=$headers${CPATH:+:$CPATH} make -s -C "$src/examples" OUT="$2" MACHINE="${3:-$(uname -m)}"
 }

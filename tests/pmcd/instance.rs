@@ -153,8 +153,8 @@ impl Pmcd {
     /// Waits until no module is being loaded any more.
     #[track_caller]
     pub fn wait_for_values(&self) {
-        // Loading all modules takes a few seconds of a processor, which this may have to share, and minutes of one that is emulated.
-        wait_seconds(600, "values from pmcd", || {
+        // Loading all modules takes a few seconds of a processor, which this may have to share.
+        wait_seconds(180, "values from pmcd", || {
             let values = self.run("pmprobe", &["bcc"]);
             let text = String::from_utf8_lossy(&values.stdout).into_owned();
             (text.contains("bcc.proc.sysfork 1") && !text.contains("Try again")).then_some(())
