@@ -1,6 +1,6 @@
 //! Reasons why a kernel refuses: each obstacle has its sentence, and all that it does not concern works.
 
-use crate::common::{lacks, lacks_mounts, skip};
+use crate::common::{kernel_version, lacks, lacks_mounts, skip};
 use crate::support::{alone, Agent};
 use corebcc::modules::find;
 use nix::libc;
@@ -169,9 +169,7 @@ fn a_limit_of_locked_memory_is_named_where_it_counts() {
     if is_impossible(&["setpriv", "prlimit"]) {
         return;
     }
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let version: Vec<u32> = release.split(['.', '-']).take(2).map(|number| number.parse().unwrap()).collect();
-    let counts = version < vec![5, 11];
+    let counts = kernel_version() < vec![5, 11];
     let modules = ["sysfork", "runqlat", "tcplife"];
     let confined = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-all"];
     let with = |limit: &str, then: &[&str]| check(&[&["prlimit", limit], then].concat(), "", &modules, "", None);

@@ -134,9 +134,10 @@ fn with_avoided<T>(names: &str, load: impl FnOnce() -> T) -> T {
     const AVOID: &str = "COREBCC_AVOID";
     let others = std::env::var(AVOID).unwrap_or_default();
     std::env::set_var(AVOID, format!("{others},{names}"));
-    let loaded = load();
+    // A module that cannot be loaded is a panic, after which other tests run.
+    let loaded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(load));
     std::env::set_var(AVOID, others);
-    loaded
+    loaded.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 impl Agent {

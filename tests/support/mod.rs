@@ -165,6 +165,12 @@ pub fn anybody_counts_runs() -> bool {
     on || fs::read_dir("/proc").unwrap().flatten().any(|process| counts_runs(&process.path()))
 }
 
+/// Returns the numbers before and behind the first point of the kernel's version.
+pub fn kernel_version() -> Vec<u32> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    release.split(['.', '-']).take(2).map(|number| number.parse().unwrap()).collect()
+}
+
 /// Polls for up to a minute, which is several times what a busy host needs, until `look` returns a value.
 #[track_caller]
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
