@@ -93,9 +93,10 @@ impl<S: Source> Agent<S> {
         }
     }
 
-    /// Gives back the memory of large replies.
+    /// Gives back the memory of large replies and of values.
     pub fn idle(&mut self) {
         self.results = ResultWriter::new();
+        self.source.idle();
     }
 
     /// Handles one PDU from pmcd and appends the reply, if the request has one.

@@ -125,6 +125,9 @@ pub trait Source {
     /// Reports that clients may have come and gone unnoticed: attributes of any slot may be another client's.
     fn clients_unknown(&mut self) {}
 
+    /// Gives back the memory of values: nobody has asked for some time. The next fetch refreshes them.
+    fn idle(&mut self) {}
+
     /// Returns the changes since the last call.
     fn take_changes(&mut self) -> Changes {
         Changes::empty()

@@ -445,8 +445,11 @@ impl Source for Registry {
 
     fn instance_labels(&mut self, indom: Indom, wanted: Selected<'_>, out: &mut dyn FnMut(InstId, Vec<Label>)) {
         let Some(index) = self.indom(indom) else { return };
+        let (id, shape) = (self.entries[index].served.id, self.entries[index].served.spec.shape);
+        if self.entries[index].table.as_ref().is_some_and(Table::is_empty) {
+            self.refresh_entries(&|entry| entry.served.id == id);
+        }
         let entry = &self.entries[index];
-        let shape = entry.served.spec.shape;
         entry.instances.each_row(entry.table.as_ref(), &mut |row, id, _| {
             if !wanted(id) {
                 return;
@@ -516,6 +519,13 @@ impl Source for Registry {
 
     fn clients_unknown(&mut self) {
         self.clients.forget_all();
+    }
+
+    fn idle(&mut self) {
+        // A table that came late is what the next fetch uses.
+        for entry in self.entries.iter_mut().filter(|entry| entry.table.is_some() && !entry.overdue) {
+            entry.table = Some(Table::of(entry.served.spec));
+        }
     }
 
     fn take_changes(&mut self) -> Changes {

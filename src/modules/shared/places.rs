@@ -101,7 +101,8 @@ pub struct PlacedHistograms<R: 'static> {
     clock: WindowClock,
     start: Instant,
     ticks: u64,
-    places: Vec<Place>,
+    /// Places that have an owner.
+    places: HashMap<usize, Place>,
     series: BTreeMap<Vec<u8>, Series<R>>,
     other: Series<R>,
     /// Names of owners with a series, by their ids.
@@ -111,9 +112,8 @@ pub struct PlacedHistograms<R: 'static> {
 }
 
 /// A place in the table of owners.
-#[derive(Clone, Default)]
 struct Place {
-    /// Id of its owner; 0 for none.
+    /// Id of its owner.
     id: u64,
     /// Name of the series that its rows count for; `None` for `other`.
     series: Option<Vec<u8>>,
@@ -182,7 +182,7 @@ impl<R> PlacedHistograms<R> {
             clock: WindowClock::new(window),
             start: Instant::now(),
             ticks: 0,
-            places: Vec::new(),
+            places: HashMap::new(),
             series: BTreeMap::new(),
             other: Series { rows: vec![0], ..Series::new(labels, of.histograms.len()) },
             known: HashMap::new(),
@@ -286,10 +286,9 @@ impl<R> PlacedHistograms<R> {
     /// Notes places that have got an owner since the last call. Without a hierarchy all are `other`.
     fn find(&mut self, kernel: &dyn Kernel) {
         let owners = kernel.rows(self.of.owners);
-        self.places.resize(owners.len(), Place::default());
         let new = owners.iter().map(|owner| owner.get(place_owner::id)).enumerate();
         let new: Vec<(usize, u64)> =
-            new.filter(|&(at, id)| id != 0 && id != RETIRED && self.places[at].id == 0).collect();
+            new.filter(|&(at, id)| id != 0 && id != RETIRED && !self.places.contains_key(&at)).collect();
         let is_unknown = |id: &u64| !self.known.contains_key(id) && !self.strangers.contains(id);
         let mut unknown: HashSet<u64> = new.iter().map(|&(_, id)| id).filter(is_unknown).collect();
         if let (Ok(names), false) = (&self.names, unknown.is_empty()) {
@@ -303,7 +302,7 @@ impl<R> PlacedHistograms<R> {
             self.strangers.extend(unknown);
         }
         for (at, id) in new {
-            let mut place = Place { id, ..Place::default() };
+            let mut place = Place { id, series: None, gone: None, retired: None };
             let series = match (self.known.get(&id), &self.names) {
                 (Some(name), Ok(names)) => {
                     let histograms = self.of.histograms.len();
@@ -316,7 +315,7 @@ impl<R> PlacedHistograms<R> {
                 _ => &mut self.other,
             };
             series.rows.push(at + 1);
-            self.places[at] = place;
+            self.places.insert(at, place);
         }
     }
 
@@ -324,10 +323,10 @@ impl<R> PlacedHistograms<R> {
     fn find_gone(&mut self) {
         let Ok(names) = &self.names else { return };
         let ticks = self.ticks;
-        let turn = |(at, place): &(usize, &mut Place)| {
-            place.series.is_some() && place.gone.is_none() && *at as u64 % TURNS == ticks % TURNS
+        let turn = |(at, place): &(&usize, &mut Place)| {
+            place.series.is_some() && place.gone.is_none() && **at as u64 % TURNS == ticks % TURNS
         };
-        for (_, place) in self.places.iter_mut().enumerate().filter(turn) {
+        for (_, place) in self.places.iter_mut().filter(turn) {
             if !self.known.get(&place.id).is_some_and(|name| names.is_there(place.id, name)) {
                 place.gone = Some(ticks);
             }
@@ -336,15 +335,15 @@ impl<R> PlacedHistograms<R> {
 
     /// Ends the series of owners that have been gone for long: their counts belong to `other` from now on, except for the quantiles.
     fn end_series(&mut self, view: View<'_, R>) {
-        let is_over = |row: &usize| self.places.get(row - 1).is_some_and(|place| place.is_over(self.ticks));
+        let is_over = |row: &usize| self.places.get(&(row - 1)).is_some_and(|place| place.is_over(self.ticks));
         let ended = self.series.iter().filter(|(_, series)| !series.stays && series.rows.iter().all(is_over));
         let ended: Vec<Vec<u8>> = ended.map(|(name, _)| name.clone()).collect();
         if ended.is_empty() {
             return;
         }
         for series in ended.iter().filter_map(|name| self.series.remove(name)) {
-            for &row in &series.rows {
-                self.places[row - 1].series = None;
+            for row in &series.rows {
+                self.places.entry(row - 1).and_modify(|place| place.series = None);
             }
             self.other.rows.extend(series.rows);
             if let Some(past) = series.past {
@@ -360,8 +359,8 @@ impl<R> PlacedHistograms<R> {
     fn retire(&mut self, kernel: &dyn Kernel) {
         let owners = kernel.rows(self.of.owners);
         let ticks = self.ticks;
-        for (at, place) in self.places.iter_mut().enumerate() {
-            let is_over = place.id != 0 && (place.series.is_none() || place.is_over(ticks));
+        for (&at, place) in &mut self.places {
+            let is_over = place.series.is_none() || place.is_over(ticks);
             if let (true, None, Some(owner)) = (is_over, place.retired, owners.get(at)) {
                 owner.set(place_owner::id, RETIRED);
                 place.retired = Some(ticks);
@@ -374,13 +373,12 @@ impl<R> PlacedHistograms<R> {
     /// count by plain adds, which may load a count before they find the place. Their series keep the counts.
     fn give_back(&mut self, kernel: &dyn Kernel) {
         let (owners, view) = (kernel.rows(self.of.owners), View::of(self.of, kernel));
-        for (at, owner) in owners.iter().enumerate() {
-            let place = &mut self.places[at];
-            let Some(since) = place.retired.filter(|since| since + REST <= self.ticks) else { continue };
-            if since + REST < self.ticks {
-                *place = Place::default();
-                self.claims.release(owner);
-                continue;
+        let ticks = self.ticks;
+        self.places.retain(|&at, place| {
+            let Some(since) = place.retired.filter(|since| since + REST <= ticks) else { return true };
+            if since + REST < ticks {
+                owners.get(at).into_iter().for_each(|owner| self.claims.release(owner));
+                return false;
             }
             let series = match &place.series {
                 Some(name) => self.series.get_mut(name).unwrap_or(&mut self.other),
@@ -392,7 +390,8 @@ impl<R> PlacedHistograms<R> {
                 row.clear();
             }
             series.rows.retain(|&row| row != at + 1);
-        }
+            true
+        });
     }
 }
 

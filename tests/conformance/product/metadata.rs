@@ -87,14 +87,20 @@ fn c55_the_product_labels_domain_modules_and_histograms() {
 #[test]
 fn c57_the_products_buckets_are_labelled_with_their_bounds() {
     let mut product = Product::started();
-    product.fetch(&[Pmid::new(BCC, 0, 0)]);
-    let mut labels = |indom: Indom| sets(&product.pmcd.ask(&pmcd::label(indom.0, INSTANCES)), indom.0, INSTANCES);
-    let buckets: Vec<_> = labels(LATENCY).into_iter().map(|set| (set.inst, set.json)).collect();
     let bounds = [(0, 1), (2, 3), (4, 7), (8, 15)];
     let expected = bounds.map(|(low, high)| format!(r#"{{"lower_bound":{low},"upper_bound":{high}}}"#));
-    assert_eq!(buckets, (0..).zip(expected).collect::<Vec<_>>());
-    for indom in [SESSIONS, COMMANDS] {
-        assert!(labels(indom).iter().all(|set| set.labels.is_empty()), "{indom:?}");
+    let expected: Vec<_> = (0..).zip(expected).collect();
+    for when in ["before the first fetch", "after a fetch", "after a time without requests"] {
+        let mut labels = |indom: Indom| sets(&product.pmcd.ask(&pmcd::label(indom.0, INSTANCES)), indom.0, INSTANCES);
+        let buckets: Vec<_> = labels(LATENCY).into_iter().map(|set| (set.inst, set.json)).collect();
+        assert_eq!(buckets, expected, "{when}");
+        for indom in [SESSIONS, COMMANDS] {
+            assert!(labels(indom).iter().all(|set| set.labels.is_empty()), "{indom:?} {when}");
+        }
+        match when {
+            "before the first fetch" => drop(product.fetch(&[Pmid::new(BCC, 0, 0)])),
+            _ => product.pmcd.agent.idle(),
+        }
     }
     product.pmcd.tell(&pmcd::profile(true, &[(LATENCY, false, &[]), (COMMANDS, true, &[])]));
     let mut count = |indom: Indom| sets(&product.pmcd.ask(&pmcd::label(indom.0, INSTANCES)), indom.0, INSTANCES).len();
