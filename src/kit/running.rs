@@ -197,7 +197,8 @@ impl Running {
         let state = Shared::new(state);
         let own = state.clone();
         let is_busy: AskFn<bool> = Box::new(move || own.idle().is_none());
-        Starting { state, running: Running { is_busy: Some(is_busy), ..Running::default() } }
+        let running = Running { is_busy: Some(is_busy), ..Running::default() };
+        Starting { state, running, ticks: Vec::new(), losses: Vec::new() }
     }
 
     /// Returns the way to read a table; `None` if the options of the module ask for none.
@@ -287,7 +288,12 @@ impl Running {
 pub struct Starting<T> {
     state: Shared<T>,
     running: Running,
+    ticks: Vec<TickOf<T>>,
+    losses: Vec<LossesOf<T>>,
 }
+
+type TickOf<T> = Box<dyn Fn(&mut T, &dyn Kernel) + Send + Sync>;
+type LossesOf<T> = Box<dyn Fn(&mut T, &dyn Kernel, EachLoss<'_>) + Send + Sync>;
 
 impl<T: Send + 'static> Starting<T> {
     /// Adds a table that only adds up mapped rows.
@@ -379,9 +385,10 @@ impl<T: Send + 'static> Starting<T> {
         self
     }
 
-    /// Sets the work of each second.
+    /// Adds work of each second, behind the work that was added before. A part of a module, such as its histograms, adds its own
+    /// with its tables.
     pub fn tick(mut self, tick: impl Fn(&mut T, &dyn Kernel) + Send + Sync + 'static) -> Self {
-        self.running.tick = Some(self.if_idle(tick));
+        self.ticks.push(Box::new(tick));
         self
     }
 
@@ -407,11 +414,17 @@ impl<T: Send + 'static> Starting<T> {
         self
     }
 
-    /// Sets the report of lost events.
-    pub fn losses(mut self, losses: impl Fn(&T, &dyn Kernel, EachLoss<'_>) + Send + Sync + 'static) -> Self {
-        let state = self.state.clone();
-        self.running.losses =
-            Some(Box::new(move |kernel, each| state.idle().map(|state| losses(&state, kernel, each)).is_some()));
+    /// Adds a report of lost events, behind those of parts that were added before.
+    pub fn losses(self, losses: impl Fn(&T, &dyn Kernel, EachLoss<'_>) + Send + Sync + 'static) -> Self {
+        self.losses_of_part(move |state, kernel, each| losses(state, kernel, each))
+    }
+
+    /// Adds the report of the lost events of a part.
+    pub fn losses_of_part(
+        mut self,
+        losses: impl Fn(&mut T, &dyn Kernel, EachLoss<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        self.losses.push(Box::new(losses));
         self
     }
 
@@ -463,7 +476,20 @@ impl<T: Send + 'static> Starting<T> {
     }
 
     /// Returns what runs.
-    pub fn started(self) -> Running {
+    pub fn started(mut self) -> Running {
+        let (ticks, losses) = (std::mem::take(&mut self.ticks), std::mem::take(&mut self.losses));
+        if !ticks.is_empty() {
+            let all = move |state: &mut T, kernel: &dyn Kernel| ticks.iter().for_each(|tick| tick(state, kernel));
+            self.running.tick = Some(self.if_idle(all));
+        }
+        if !losses.is_empty() {
+            let state = self.state;
+            self.running.losses = Some(Box::new(move |kernel, each| {
+                let Some(mut state) = state.idle() else { return false };
+                losses.iter().for_each(|losses| losses(&mut state, kernel, each));
+                true
+            }));
+        }
         self.running
     }
 }

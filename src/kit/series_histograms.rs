@@ -256,7 +256,7 @@ impl<N: Namer> SeriesHistograms<N> {
         SeriesHistograms { namer, buckets, clock, start, looks: 0, part: 0, views, sources, parts, sums, series }
     }
 
-    /// Adds the tables of these definitions, the same as those of [`Self::new`], to those of a module.
+    /// Adds the tables of these definitions, the same as those of [`Self::new`], to those of a module, and the work of each second.
     pub fn add_tables<T: Send + 'static>(
         running: Starting<T>,
         defs: &[&'static SeriesDef],
@@ -271,6 +271,7 @@ impl<N: Namer> SeriesHistograms<N> {
                 of(module).into_iter().for_each(|histograms| fill(histograms, view, kernel, table));
             }
         };
+        let running = running.tick(move |module, kernel| of(module).into_iter().for_each(|of| of.tick(kernel)));
         defs.iter().enumerate().fold(running, |running, (view, def)| {
             let (fill, fill_buckets) = (with(Self::fill, view), with(Self::fill_buckets, view));
             if def.is_fixed() {

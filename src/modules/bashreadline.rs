@@ -126,7 +126,6 @@ impl Module for Bashreadline {
             |module| &mut module.latest,
             rows::put,
         )
-        .losses(|module, kernel, each| module.latest.losses(kernel, each))
         .started()
     }
 }

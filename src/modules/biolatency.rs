@@ -290,6 +290,7 @@ impl Module for Biolatency {
                 running.woken(Self::drain).events(|module| module.slow.as_ref().map_or(0, SlowRequests::events))
             })
             .when(stacked, |running| {
+                let running = running.tick(|module, kernel| stacked::attach(module.stacked.as_ref(), kernel));
                 StackedDisks::add_tables(running, OF_STACKED, prometheus, |module| module.stacked.as_mut())
             })
             .tick(Self::tick)
@@ -305,9 +306,8 @@ impl Biolatency {
         }
     }
 
-    /// Ticks the tables, and attaches the program that takes the time of issue once a device has no time stamps of requests.
+    /// Follows requests by their submitters and the slowest ones, and attaches the program that takes the time of issue once a device has no time stamps of requests.
     fn tick(&mut self, kernel: &dyn Kernel) {
-        self.disks.tick(kernel);
         if let Some(submitters) = &mut self.submitters {
             submitters.tick(kernel);
         }
@@ -315,9 +315,6 @@ impl Biolatency {
             slowest.tick(kernel, self.disks.part());
         }
         self.drain(kernel);
-        if let Some(stacked) = &mut self.stacked {
-            stacked::tick(stacked, kernel);
-        }
         let Lost { unmeasured, no_issue, .. } = Lost::read(kernel);
         if self.options.issue && unmeasured + no_issue > self.without {
             self.without = unmeasured + no_issue;

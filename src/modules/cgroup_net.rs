@@ -118,9 +118,7 @@ impl Module for CgroupNet {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Running::of(*self)
-            .table(&TABLE, |module, kernel, table| module.cgroups.fill(kernel, table))
-            .tick(|module, kernel| module.cgroups.tick(kernel))
+        PlacedHistograms::add_table(Running::of(*self), &TABLE, |module| Some(&mut module.cgroups))
             .losses(|module, kernel, each| {
                 let lost = module.cgroups.counted_without_place(kernel, &CALLS);
                 each("table-full: calls of cgroups without a row in the table, counted for other", lost);

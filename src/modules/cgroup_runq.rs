@@ -79,7 +79,6 @@ impl Module for CgroupRunq {
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
         PlacedHistograms::add_tables(Running::of(*self), TABLES, prometheus, |module| Some(&mut module.cgroups))
-            .tick(|module, kernel| module.cgroups.tick(kernel))
             .losses(Self::losses)
             .started()
     }

@@ -233,13 +233,6 @@ impl Dns {
         }
     }
 
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.answers.tick(kernel);
-        self.processes.tick(kernel);
-        self.servers.tick(kernel);
-        self.expire(kernel, monotonic());
-    }
-
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let displaced = kernel.rows(ROWS).sum(dns_row::displaced);
         each("too-many-open: questions that were forgotten because too many had no answer", displaced);
@@ -275,15 +268,16 @@ impl Module for Dns {
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
-        NamedHistograms::add_tables(Running::of(*self), &[&answers::SERIES_OF_ONE], prometheus, |module| {
-            Some(&mut module.answers)
-        })
-        .table(&processes::TABLE, |module, kernel, table| module.processes.fill(kernel, table))
-        .table(&servers::TABLE, |module, kernel, table| module.servers.fill(kernel, table))
-        .table(&timeouts::TABLE, |module, kernel, table| timeouts::read(&module.processes, kernel, table))
-        .tick(Self::tick)
-        .losses(Self::losses)
-        .started()
+        let running =
+            NamedHistograms::add_tables(Running::of(*self), &[&answers::SERIES_OF_ONE], prometheus, |module| {
+                Some(&mut module.answers)
+            });
+        let running = PlacedHistograms::add_table(running, &processes::TABLE, |module| Some(&mut module.processes));
+        PlacedHistograms::add_table(running, &servers::TABLE, |module| Some(&mut module.servers))
+            .table(&timeouts::TABLE, |module, kernel, table| timeouts::read(&module.processes, kernel, table))
+            .tick(|module, kernel| module.expire(kernel, monotonic()))
+            .losses(Self::losses)
+            .started()
     }
 }
 

@@ -226,7 +226,6 @@ impl Exitsnoop {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        self.latest.losses(kernel, each);
         if let Some(cgroups) = &self.cgroups {
             let lost = cgroups.counted_without_place(kernel, &[exit_group::all]);
             each("table-full: processes of cgroups without a row in the table, counted for other", lost);
@@ -265,10 +264,6 @@ impl Module for Exitsnoop {
         .at_once(&signals::TABLE, signals::fill)
         .when(by_cgroup, |running| {
             PlacedHistograms::add_table(running, &cgroups::TABLE, |module| module.cgroups.as_mut())
-        })
-        .tick(|module, kernel| {
-            module.latest.take(kernel);
-            module.cgroups.iter_mut().for_each(|cgroups| cgroups.tick(kernel));
         })
         .losses(Self::losses)
         .started()

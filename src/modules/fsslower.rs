@@ -138,7 +138,6 @@ impl Fsslower {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        self.latest.losses(kernel, each);
         let displaced = kernel.rows(ROWS).sum(slow_file_row::displaced);
         each("untimed: operations whose time is not known because too many threads were in one", displaced);
     }

@@ -139,7 +139,6 @@ impl Module for Hardirqs {
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
         PlacedHistograms::add_tables(Running::of(*self), TABLES, prometheus, |module| Some(&mut module.handlers))
-            .tick(|module, kernel| module.handlers.tick(kernel))
             .losses(Self::losses)
             .started()
     }

@@ -184,10 +184,7 @@ impl Module for KprobeHits {
             .when(histograms, |running| {
                 CallTimes::add_tables(running, &[&times::OF_FUNCTIONS], prometheus, |module| module.times.as_mut())
             })
-            .tick(|module, kernel| {
-                ProcessSlots::empty(kernel, DETAILS, module.functions.len());
-                module.times.iter_mut().for_each(|times| times.tick(kernel));
-            })
+            .tick(|module, kernel| ProcessSlots::empty(kernel, DETAILS, module.functions.len()))
             .losses(Self::losses)
             .started()
     }

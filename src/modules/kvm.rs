@@ -226,13 +226,9 @@ impl Module for Kvm {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Running::of(*self)
-            .table(&machines::TABLE, |module, kernel, table| module.machines.fill(kernel, table))
-            .table(&reasons::TABLE, |module, kernel, table| module.reasons.fill(kernel, table))
-            .tick(|module, kernel| {
-                module.machines.tick(kernel);
-                module.reasons.tick(kernel);
-            })
+        let running =
+            PlacedHistograms::add_table(Running::of(*self), &machines::TABLE, |module| Some(&mut module.machines));
+        PlacedHistograms::add_table(running, &reasons::TABLE, |module| Some(&mut module.reasons))
             .losses(Self::losses)
             .started()
     }

@@ -195,17 +195,13 @@ impl Module for Logins {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Running::of(*self)
+        PlacedHistograms::add_table(Running::of(*self), &users::TABLE, |module| Some(&mut module.users))
             .table(&rows::TABLE, |module, kernel, table| {
                 module.take(kernel);
                 module.latest.fill(table, rows::put);
             })
-            .table(&users::TABLE, |module, kernel, table| module.users.fill(kernel, table))
             .table(&totals::TABLE, totals::fill)
-            .tick(|module, kernel| {
-                module.take(kernel);
-                module.users.tick(kernel);
-            })
+            .tick(Self::take)
             .woken(Self::take)
             .events(|module| module.latest.events())
             .losses(Self::losses)

@@ -216,15 +216,11 @@ impl Module for Netdrops {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Running::of(*self)
-            .table(&reasons::TABLE, |module, kernel, table| module.reasons.fill(kernel, table))
-            .table(&ports::TABLE, |module, kernel, table| module.ports.fill(kernel, table))
+        let running =
+            PlacedHistograms::add_table(Running::of(*self), &reasons::TABLE, |module| Some(&mut module.reasons));
+        PlacedHistograms::add_table(running, &ports::TABLE, |module| Some(&mut module.ports))
             .at_once(&resets::TABLE, |kernel, table| {
                 resets::SUMS.row(kernel, table);
-            })
-            .tick(|module, kernel| {
-                module.reasons.tick(kernel);
-                module.ports.tick(kernel);
             })
             .losses(Self::losses)
             .started()

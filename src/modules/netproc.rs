@@ -82,6 +82,6 @@ impl Module for Netproc {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        ByProcess::serve(Running::of(*self), &PROCESSES, &TABLE, |module| &mut module.processes)
+        ByProcess::add_table(Running::of(*self), &TABLE, |module| &mut module.processes).started()
     }
 }

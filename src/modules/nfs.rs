@@ -134,7 +134,6 @@ impl Module for Nfs {
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
         PlacedHistograms::add_tables(Running::of(*self), TABLES, prometheus, |module| Some(&mut module.operations))
-            .tick(|module, kernel| module.operations.tick(kernel))
             .losses(|module, kernel, each| {
                 let lost = module.operations.without_place(kernel, &[nfs_row::total]);
                 each("table-full: calls of operations without a row in the table, counted for other", lost);

@@ -356,9 +356,6 @@ impl Module for Offcpu {
                     .store(Self::store)
             })
             .tick(|module, kernel| {
-                module.waits.tick(kernel);
-                module.processes.tick(kernel);
-                module.cgroups.iter_mut().for_each(|cgroups| cgroups.tick(kernel));
                 let part = module.waits.part();
                 module.longest.iter_mut().for_each(|longest| longest.tick(kernel, part));
                 module.wakers.iter_mut().chain(&mut module.locks).for_each(|pairs| pairs.tick(kernel));
@@ -386,7 +383,6 @@ impl Offcpu {
             "unseen: waits that count for the run queue only, since their beginning was not seen",
             kernel.rows(ROWS).sum(ofc_row::unseen),
         );
-        PROCESSES.losses(kernel, each);
         for (loss, count) in [
             (
                 "stacks-full: waits that count for no stack, since there were too many different ones; stack_storage_size should be increased",

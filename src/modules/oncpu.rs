@@ -151,10 +151,6 @@ impl Module for Oncpu {
         .when(by_cgroup, |running| {
             PlacedHistograms::add_table(running, &cgroups::TABLE, |module| module.cgroups.as_mut())
         })
-        .tick(|module, kernel| {
-            module.turns.tick(kernel);
-            module.cgroups.iter_mut().for_each(|cgroups| cgroups.tick(kernel));
-        })
         .losses(Self::losses)
         .started()
     }

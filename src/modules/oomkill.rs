@@ -126,7 +126,6 @@ impl Oomkill {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        self.latest.losses(kernel, each);
         let lost = self.cgroups.counted_without_place(kernel, &[oom_group::kills]);
         each("table-full: processes of cgroups without a row in the table, counted for other", lost);
     }
@@ -144,20 +143,16 @@ impl Module for Oomkill {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Latest::add_tables(
+        let running = Latest::add_tables(
             Running::of(*self),
             &rows::TABLE,
             &counts::ALL_EVENTS,
             |module| &mut module.latest,
             rows::put,
-        )
-        .table(&cgroups::TABLE, |module, kernel, table| module.cgroups.fill(kernel, table))
-        .tick(|module, kernel| {
-            module.latest.take(kernel);
-            module.cgroups.tick(kernel);
-        })
-        .losses(Self::losses)
-        .started()
+        );
+        PlacedHistograms::add_table(running, &cgroups::TABLE, |module| Some(&mut module.cgroups))
+            .losses(Self::losses)
+            .started()
     }
 }
 

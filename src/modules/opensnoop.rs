@@ -128,11 +128,6 @@ impl Opensnoop {
         let processes = ByProcess::new(&PROCESSES, false);
         Opensnoop { options, latest, processes }
     }
-
-    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        self.latest.losses(kernel, each);
-        PROCESSES.losses(kernel, each);
-    }
 }
 
 impl Module for Opensnoop {
@@ -154,13 +149,7 @@ impl Module for Opensnoop {
             |module| &mut module.latest,
             rows::put,
         );
-        ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes)
-            .tick(|module, kernel| {
-                module.latest.take(kernel);
-                module.processes.tick(kernel);
-            })
-            .losses(Self::losses)
-            .started()
+        ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes).started()
     }
 }
 

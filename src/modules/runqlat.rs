@@ -146,18 +146,12 @@ impl Module for Runqlat {
             .when(per_cpu, |running| {
                 NamedHistograms::add_tables(running, &[&EACH_CPU], prometheus, |module| module.cpus.as_mut())
             })
-            .tick(Self::tick)
             .losses(Self::losses)
             .started()
     }
 }
 
 impl Runqlat {
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.all.tick(kernel);
-        self.cpus.iter_mut().for_each(|cpus| cpus.tick(kernel));
-    }
-
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each(
             "untimed: wake-ups that were not seen, so the wait is unknown",

@@ -119,10 +119,6 @@ impl Module for Softirqs {
         .when(wait, |running| {
             SeriesHistograms::add_tables(running, &[&waits::BY_VECTOR], prometheus, |module| module.waits.as_mut())
         })
-        .tick(|module, kernel| {
-            module.runs.tick(kernel);
-            module.waits.iter_mut().for_each(|waits| waits.tick(kernel));
-        })
         .losses(|_, kernel, each| {
             // The first of a vector on a CPU may have begun before the programs were attached.
             let unseen = kernel.rows(ROWS).iter().map(|row| row.get(soft_row::unseen).saturating_sub(1)).sum();

@@ -101,7 +101,6 @@ impl Statsnoop {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        self.latest.losses(kernel, each);
         each("start-unseen: calls whose name was not seen", kernel.rows(ROWS).sum(stat_row::unseen));
     }
 }

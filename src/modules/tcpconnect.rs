@@ -238,8 +238,6 @@ impl Tcpconnect {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        self.latest.losses(kernel, each);
-        PROCESSES.losses(kernel, each);
         let rows = kernel.rows(ROWS);
         each("start-unseen: connections whose beginning was not seen", rows.sum(conn_row::unseen));
         each(
@@ -306,13 +304,6 @@ impl Module for Tcpconnect {
             })
             .when(by_port, |running| {
                 PlacedHistograms::add_tables(running, accepts::TABLES, prometheus, |module| module.accepts.as_mut())
-            })
-            .tick(|module, kernel| {
-                module.latest.take(kernel);
-                module.times.tick(kernel);
-                module.processes.tick(kernel);
-                module.peers.iter_mut().for_each(|peers| peers.tick(kernel));
-                module.accepts.iter_mut().for_each(|accepts| accepts.tick(kernel));
             })
             .losses(Self::losses)
             .started()

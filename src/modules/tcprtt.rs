@@ -166,10 +166,6 @@ impl Module for Tcprtt {
         .when(has_peers, |running| {
             PlacedHistograms::add_tables(running, peers::TABLES, prometheus, |module| module.peers.as_mut())
         })
-        .tick(|module, kernel| {
-            module.times.tick(kernel);
-            module.peers.iter_mut().for_each(|peers| peers.tick(kernel));
-        })
         .losses(Self::losses)
         .started()
     }

@@ -190,9 +190,7 @@ impl Module for Tty {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Running::of(*self)
-            .table(&TABLE, |module, kernel, table| module.terminals.fill(kernel, table))
-            .tick(|module, kernel| module.terminals.tick(kernel))
+        PlacedHistograms::add_table(Running::of(*self), &TABLE, |module| Some(&mut module.terminals))
             .losses(Self::losses)
             .started()
     }

@@ -159,10 +159,6 @@ impl Finder for FunctionFinder {
         self.options.histograms.then_some((&times::OF_FUNCTIONS, self.options.prometheus))
     }
 
-    fn tick(&mut self, _targets: &TargetList, kernel: &dyn Kernel) {
-        self.times.iter_mut().for_each(|times| times.tick(kernel));
-    }
-
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         let rows = kernel.rows(TIMES);
         losses_of_calls(rows.sum(up_time::unmatched), rows.sum(up_time::displaced), each);

@@ -168,7 +168,6 @@ impl Vfsstat {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        PROCESSES.losses(kernel, each);
         let rows = kernel.rows(ROWS);
         each("start-unseen: operations whose beginning was not seen", rows.sum(vfs_row::unseen));
         each("end-unseen: operations whose return was not seen", rows.sum(vfs_row::unreturned));
@@ -189,13 +188,7 @@ impl Module for Vfsstat {
                 Some(&mut module.times)
             })
             .at_once(&sizes::TABLE, sizes::read);
-        ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes)
-            .tick(|module, kernel| {
-                module.times.tick(kernel);
-                module.processes.tick(kernel);
-            })
-            .losses(Self::losses)
-            .started()
+        ByProcess::add_table(running, &processes::TABLE, |module| &mut module.processes).losses(Self::losses).started()
     }
 }
 

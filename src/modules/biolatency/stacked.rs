@@ -90,16 +90,16 @@ impl Namer for StackedNamer {
     }
 }
 
-/// Adds new counts to the windows. Called once a second; the first call attaches the programs.
-pub fn tick(disks: &mut StackedDisks, kernel: &dyn Kernel) {
-    if !disks.has_ticked() {
-        for hook in [&QUEUE, &COMPLETE] {
-            if let Err(error) = kernel.attach(hook) {
-                module_log!(warn, "{}: {error}: bcc.disk.stacked has no values.", hook.name);
-            }
+/// Attaches the programs before the first tick of their table.
+pub fn attach(disks: Option<&StackedDisks>, kernel: &dyn Kernel) {
+    if disks.is_none_or(StackedDisks::has_ticked) {
+        return;
+    }
+    for hook in [&QUEUE, &COMPLETE] {
+        if let Err(error) = kernel.attach(hook) {
+            module_log!(warn, "{}: {error}: bcc.disk.stacked has no values.", hook.name);
         }
     }
-    disks.tick(kernel);
 }
 
 /// Reports bios that could not be counted, or not under their disk.

@@ -222,30 +222,20 @@ impl<T: 'static, const N: usize> ByProcess<T, N> {
         self.listed = processes;
     }
 
-    /// Adds the table, the work of each second and the losses to a module that has nothing else.
-    pub fn serve<M: Send + 'static>(
-        running: Starting<M>,
-        maps: &'static ProcessMaps<T>,
-        table: &'static TableSpec,
-        of: fn(&mut M) -> &mut Self,
-    ) -> Running {
-        Self::add_table(running, table, of)
-            .tick(move |module, kernel| of(module).tick(kernel))
-            .losses(|_, kernel, each| maps.losses(kernel, each))
-            .started()
-    }
-
-    /// Adds the table to a module that has others, too.
+    /// Adds the table, the work of each second, and the events of threads without a row.
     pub fn add_table<M: Send + 'static>(
         running: Starting<M>,
         table: &'static TableSpec,
         of: fn(&mut M) -> &mut Self,
     ) -> Starting<M> {
-        running.table_at_once_if(
-            table,
-            move |module, kernel, table| of(module).refresh_at_once(kernel, table),
-            move |module, kernel, table| of(module).refresh(kernel, table),
-        )
+        running
+            .table_at_once_if(
+                table,
+                move |module, kernel, table| of(module).refresh_at_once(kernel, table),
+                move |module, kernel, table| of(module).refresh(kernel, table),
+            )
+            .tick(move |module, kernel| of(module).tick(kernel))
+            .losses_of_part(move |module, kernel, each| of(module).maps.losses(kernel, each))
     }
 
     /// Adds the listed processes, without waiting for their names.

@@ -62,7 +62,6 @@ impl Module for Operations {
             })
         });
         NamedHistograms::add_tables(running, &[series], prometheus, |module| Some(&mut module.histograms))
-            .tick(|module, kernel| module.histograms.tick(kernel))
             .losses(Self::losses)
             .started()
     }

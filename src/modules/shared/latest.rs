@@ -107,8 +107,7 @@ impl<E: Record + Send> Latest<E> {
         self.drain(kernel, record::<E>);
     }
 
-    /// Adds the table and the counters beside it, the work at records in the ring, and that of each second, in place of which a module may
-    /// set more.
+    /// Adds the table and the counters beside it, with what [`Self::add_table`] adds.
     pub fn add_tables<M: Send + 'static, R>(
         running: Starting<M>,
         table: &'static TableSpec,
@@ -119,14 +118,12 @@ impl<E: Record + Send> Latest<E> {
     where
         E: 'static,
     {
-        Self::add_table(running, table, of, put)
-            .quick(counts.table, move |module, kernel, table| {
-                counts.sums.row(kernel, table).set(counts.lost, of(module).lost(kernel));
-            })
-            .tick(move |module, kernel| of(module).take(kernel))
+        Self::add_table(running, table, of, put).quick(counts.table, move |module, kernel, table| {
+            counts.sums.row(kernel, table).set(counts.lost, of(module).lost(kernel));
+        })
     }
 
-    /// Adds the table, and the work at records in the ring. The work of each second calls [`Self::take`].
+    /// Adds the table, the work at records in the ring and each second, and the events without a row.
     pub fn add_table<M: Send + 'static>(
         running: Starting<M>,
         table: &'static TableSpec,
@@ -143,7 +140,9 @@ impl<E: Record + Send> Latest<E> {
                 latest.fill(table, put);
             })
             .woken(move |module, kernel| of(module).take(kernel))
+            .tick(move |module, kernel| of(module).take(kernel))
             .events(move |module| of(module).events())
+            .losses_of_part(move |module, kernel, each| of(module).losses(kernel, each))
     }
 }
 

@@ -135,7 +135,7 @@ struct Series<R> {
 }
 
 impl<R> PlacedHistograms<R> {
-    /// Adds a table without histograms to those of a module.
+    /// Adds a table without histograms to those of a module, and the work of each second.
     pub fn add_table<M: Send + 'static>(
         running: Starting<M>,
         table: &'static TableSpec,
@@ -144,12 +144,20 @@ impl<R> PlacedHistograms<R> {
     where
         R: 'static,
     {
-        running.table(table, move |module, kernel, table| {
+        let running = running.table(table, move |module, kernel, table| {
             of(module).into_iter().for_each(|placed| placed.fill(kernel, table));
-        })
+        });
+        Self::add_tick(running, of)
     }
 
-    /// Adds the tables of histograms to those of a module.
+    fn add_tick<M: Send + 'static>(running: Starting<M>, of: fn(&mut M) -> Option<&mut Self>) -> Starting<M>
+    where
+        R: 'static,
+    {
+        running.tick(move |module, kernel| of(module).into_iter().for_each(|placed| placed.tick(kernel)))
+    }
+
+    /// Adds the tables of histograms to those of a module, and the work of each second.
     pub fn add_tables<M: Send + 'static>(
         running: Starting<M>,
         tables: HistogramTables,
@@ -159,12 +167,13 @@ impl<R> PlacedHistograms<R> {
     where
         R: 'static,
     {
-        running.histograms(
+        let running = running.histograms(
             tables,
             prometheus,
             move |module, kernel, table| of(module).into_iter().for_each(|placed| placed.fill(kernel, table)),
             move |module, kernel, table| of(module).into_iter().for_each(|placed| placed.fill_buckets(kernel, table)),
-        )
+        );
+        Self::add_tick(running, of)
     }
 
     /// Makes histograms without owners. There will be none where cgroups, which they are, have no names.
