@@ -167,6 +167,7 @@ fn no_room_uses_one_that_the_arrows_do_not_lead_to() {
                     "function_return",
                     "iterator",
                     "file_system",
+                    "beyond",
                     "by_process",
                     "latest",
                     "user_code",

@@ -15,7 +15,7 @@ use corebcc::kit::{
 use corebcc::modules::biolatency::disks::{dev, DiskHistograms, DiskNamer};
 use corebcc::modules::biolatency::filter::DiskFilter;
 use corebcc::modules::cgroups::Tree;
-use corebcc::modules::places::ByPlace;
+use corebcc::modules::places::{Beyond, ByPlace};
 use corebcc::modules::MODULES;
 use corebcc::pcp::Pmid;
 use corebcc::pdu::{Creds, Deframer, Pdu};
@@ -339,6 +339,7 @@ pub fn cgroup_maps<R: 'static>(module: &OfModule<R>, taken: usize, places: usize
         histograms,
         counters: &[],
         name: Metric::new(histograms.len() * SERIES_METRICS.len()),
+        beyond: Beyond { loss: "", counted: &[], timed: &[] },
     }));
     let owner = |place: usize| [if place < taken { place as u64 + 1 } else { 0 }, 0].map(AtomicU64::new);
     assert_eq!(size_of::<place_owner>(), 16);

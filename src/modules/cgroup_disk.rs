@@ -8,7 +8,7 @@ use crate::bpf::features::PLUG_CLOCK;
 use crate::bpf::types::{self, cgd_row, cgd_side, mark, place_owner};
 use crate::host::{Cgroups, Controller, NoCgroups};
 use crate::kit::*;
-use crate::{histograms, maps, module_log, options};
+use crate::{beyond, histograms, maps, module_log, options};
 
 histograms! {
     "cgroup.disk";
@@ -54,6 +54,11 @@ static BY_CGROUP: ByPlace<cgd_row> = ByPlace {
     ],
     counters: &[(READ_BYTES, cgd_row::read.then(cgd_side::bytes)), (WRITE_BYTES, cgd_row::write.then(cgd_side::bytes))],
     name: NAME,
+    beyond: beyond!(
+        "table-full: requests of no cgroup, or of cgroups",
+        timed,
+        [cgd_row::read.then(cgd_side::total), cgd_row::write.then(cgd_side::total)]
+    ),
 };
 
 /// The declaration of the module.
@@ -121,11 +126,6 @@ impl CgroupDisk {
         };
         each("untimed: requests without a usable start time", sum(cgd_side::unmeasured));
         each("other-start: requests counted from their other start time", sum(cgd_side::no_start));
-        let totals = [BY_CGROUP.histograms[0], BY_CGROUP.histograms[2]];
-        each(
-            "table-full: requests of cgroups without a row in the table, and of none, counted for other",
-            self.cgroups.without_place(kernel, &totals),
-        );
     }
 }
 

@@ -7,7 +7,7 @@ use super::shared::tcp::{PACKETS, SOCKETS, TRAFFIC};
 use crate::bpf::types::{self, cgn_row, mark, place_owner, sock_read};
 use crate::host::{Cgroups, Controller, NoCgroups};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{beyond, maps, metrics, options};
 
 metrics! {
     TCP_SEND_CALLS: u64 = 0 "cgroup.net.tcp.send.calls" COUNTER COUNT "TCP send calls by cgroup";
@@ -60,8 +60,15 @@ const COUNTERS: &[(Metric<u64>, crate::bpf::Field<cgn_row, u64>)] = &[
     (OUT_BYTES, cgn_row::packet_bytes.nth(1)),
 ];
 
-const WITH_PACKETS: ByPlace<cgn_row> =
-    ByPlace { owners: OWNERS, rows: ROWS, marks: MARKS, histograms: &[], counters: COUNTERS, name: NAME };
+const WITH_PACKETS: ByPlace<cgn_row> = ByPlace {
+    owners: OWNERS,
+    rows: ROWS,
+    marks: MARKS,
+    histograms: &[],
+    counters: COUNTERS,
+    name: NAME,
+    beyond: beyond!("table-full: calls of cgroups", counted, CALLS),
+};
 
 /// The same with packets; without them these metrics have no values.
 static BY_CGROUP_WITH_PACKETS: ByPlace<cgn_row> = WITH_PACKETS;
@@ -118,12 +125,7 @@ impl Module for CgroupNet {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        PlacedHistograms::add_table(Running::of(*self), &TABLE, |module| Some(&mut module.cgroups))
-            .losses(|module, kernel, each| {
-                let lost = module.cgroups.counted_without_place(kernel, &CALLS);
-                each("table-full: calls of cgroups without a row in the table, counted for other", lost);
-            })
-            .started()
+        PlacedHistograms::add_table(Running::of(*self), &TABLE, |module| Some(&mut module.cgroups)).started()
     }
 }
 

@@ -7,7 +7,7 @@ use super::shared::places::{ByPlace, PlacedHistograms};
 use crate::bpf::types::{self, cgq_row, mark, place_owner};
 use crate::host::{Cgroups, Controller, NoCgroups};
 use crate::kit::*;
-use crate::{histograms, maps, options};
+use crate::{beyond, histograms, maps, options};
 
 histograms! {
     "cgroup";
@@ -32,8 +32,15 @@ options! {
     histograms;
 }
 
-static BY_CGROUP: ByPlace<cgq_row> =
-    ByPlace { owners: OWNERS, rows: ROWS, marks: MARKS, histograms: &[cgq_row::waits], counters: &[], name: NAME };
+static BY_CGROUP: ByPlace<cgq_row> = ByPlace {
+    owners: OWNERS,
+    rows: ROWS,
+    marks: MARKS,
+    histograms: &[cgq_row::waits],
+    counters: &[],
+    name: NAME,
+    beyond: beyond!("table-full: tasks of cgroups", timed, [cgq_row::waits]),
+};
 
 /// The declaration of the module.
 pub const SPEC: Spec = Spec {
@@ -89,10 +96,6 @@ impl CgroupRunq {
         each(
             "untimed: wake-ups that were not seen, so the wait is unknown",
             self.cgroups.sum(kernel, cgq_row::unmeasured),
-        );
-        each(
-            "table-full: tasks of cgroups without a row in the table, counted for other",
-            self.cgroups.without_place(kernel, BY_CGROUP.histograms),
         );
     }
 }

@@ -7,7 +7,7 @@ use super::shared::places::{ByPlace, PlacedHistograms};
 use crate::bpf::types::{self, exit_counted, exit_event, exit_group, exit_row, exit_signal, mark, place_owner};
 use crate::host::until_nul;
 use crate::kit::*;
-use crate::{latest, metrics, options, tracepoint};
+use crate::{beyond, latest, metrics, options, tracepoint};
 use nix::sys::signal::Signal;
 
 mod rows {
@@ -137,6 +137,7 @@ mod cgroups {
             (CPU, exit_group::cpu),
         ],
         name: NAME,
+        beyond: beyond!("table-full: processes of cgroups", counted, [exit_group::all]),
     };
 
     pub static TABLE: TableSpec = TableSpec {
@@ -224,13 +225,6 @@ impl Exitsnoop {
         let cgroups = options.by_cgroup.then(|| counters_by_cgroup(&cgroups::BY_CGROUP));
         Exitsnoop { options, latest, cgroups }
     }
-
-    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        if let Some(cgroups) = &self.cgroups {
-            let lost = cgroups.counted_without_place(kernel, &[exit_group::all]);
-            each("table-full: processes of cgroups without a row in the table, counted for other", lost);
-        }
-    }
 }
 
 impl Module for Exitsnoop {
@@ -265,7 +259,6 @@ impl Module for Exitsnoop {
         .when(by_cgroup, |running| {
             PlacedHistograms::add_table(running, &cgroups::TABLE, |module| module.cgroups.as_mut())
         })
-        .losses(Self::losses)
         .started()
     }
 }

@@ -8,7 +8,7 @@ use crate::bpf::record;
 use crate::bpf::types::{self, login_counts, login_event, login_seen, mark, place_owner};
 use crate::host::{latest_session, until_nul, Cgroups, Controller};
 use crate::kit::*;
-use crate::{latest, metrics, options};
+use crate::{beyond, latest, metrics, options};
 use nix::time::{clock_gettime, ClockId};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -94,6 +94,7 @@ mod users {
         histograms: &[],
         counters: &[(TTY, login_counts::tty), (OTHER, login_counts::other)],
         name: NAME,
+        beyond: beyond!("users-full: sessions of users", counted, [login_counts::tty, login_counts::other]),
     };
 
     pub static TABLE: TableSpec = TableSpec {
@@ -174,12 +175,6 @@ impl Logins {
             Some(Login { event, user })
         });
     }
-
-    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        self.latest.losses(kernel, each);
-        let lost = self.users.counted_without_place(kernel, &[login_counts::tty, login_counts::other]);
-        each("users-full: sessions of users without a row in the table, counted for other", lost);
-    }
 }
 
 impl Module for Logins {
@@ -204,7 +199,7 @@ impl Module for Logins {
             .tick(Self::take)
             .woken(Self::take)
             .events(|module| module.latest.events())
-            .losses(Self::losses)
+            .losses(|module, kernel, each| module.latest.losses(kernel, each))
             .started()
     }
 }

@@ -7,7 +7,7 @@ use crate::bpf::types::{self, drop_resets, drop_row, mark, place_owner};
 use crate::host::btf_encoding::{enumerators, KERNEL_TYPES};
 use crate::host::NamesByAddress;
 use crate::kit::*;
-use crate::{maps, metrics, tracepoint};
+use crate::{beyond, maps, metrics, tracepoint};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -28,6 +28,7 @@ mod reasons {
         histograms: &[],
         counters: &[(COUNT, drop_row::count)],
         name: NAME,
+        beyond: beyond!("table-full: packets for reasons", counted, [drop_row::count]),
     };
 
     pub static TABLE: TableSpec = TableSpec::named("each reason", 470, METRICS, 1 << 12);
@@ -48,6 +49,7 @@ mod ports {
         histograms: &[],
         counters: &[(COUNT, drop_row::count)],
         name: NAME,
+        beyond: beyond!("ports-full: datagrams to local ports", counted, [drop_row::count]),
     };
 
     pub static TABLE: TableSpec = TableSpec::named("each local port of UDP", 471, METRICS, 1 << 10);
@@ -194,13 +196,6 @@ impl Netdrops {
             ports: PlacedHistograms::new(&ports::BY_PORT, Ok(Numbers::Ports), window, Buckets::default()),
         }
     }
-
-    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        let lost = self.reasons.counted_without_place(kernel, &[drop_row::count]);
-        each("table-full: packets whose reason has no row in the table, counted for other", lost);
-        let lost = self.ports.counted_without_place(kernel, &[drop_row::count]);
-        each("ports-full: datagrams to local ports without a row in the table, counted for other", lost);
-    }
 }
 
 impl Module for Netdrops {
@@ -222,7 +217,6 @@ impl Module for Netdrops {
             .at_once(&resets::TABLE, |kernel, table| {
                 resets::SUMS.row(kernel, table);
             })
-            .losses(Self::losses)
             .started()
     }
 }

@@ -6,7 +6,7 @@ use super::shared::places::{ByPlace, Names, PlacedHistograms};
 use crate::bpf::types::{self, mark, nfs_row, place_owner};
 use crate::host::btf_encoding::{member_offset, KERNEL_TYPES};
 use crate::kit::*;
-use crate::{histograms, maps, options, tracepoint};
+use crate::{beyond, histograms, maps, options, tracepoint};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 
@@ -39,6 +39,7 @@ static BY_OPERATION: ByPlace<nfs_row> = ByPlace {
     histograms: &[nfs_row::total, nfs_row::rtt, nfs_row::backlog],
     counters: &[],
     name: NAME,
+    beyond: beyond!("table-full: calls of operations", timed, [nfs_row::total]),
 };
 
 const NEEDS: &str = "the module sunrpc (modprobe sunrpc), on a kernel with BTF";
@@ -134,10 +135,6 @@ impl Module for Nfs {
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let prometheus = self.options.prometheus;
         PlacedHistograms::add_tables(Running::of(*self), TABLES, prometheus, |module| Some(&mut module.operations))
-            .losses(|module, kernel, each| {
-                let lost = module.operations.without_place(kernel, &[nfs_row::total]);
-                each("table-full: calls of operations without a row in the table, counted for other", lost);
-            })
             .started()
     }
 }

@@ -13,7 +13,7 @@ use crate::bpf::types::{
 use crate::bpf::Field;
 use crate::kit::*;
 use crate::pcp::PmErr;
-use crate::{by_process, metrics, options, tracepoint};
+use crate::{beyond, by_process, metrics, options, tracepoint};
 use longest::Longest;
 use pairs::{locks, wakers, Pairs};
 use stacks::WaitStacks;
@@ -160,8 +160,15 @@ mod cgroups {
         all
     };
 
-    pub static BY_CGROUP: ByPlace<ofc_group> =
-        ByPlace { owners: OWNERS, rows: GROUPS, marks: GROUP_MARKS, histograms: &[], counters: &COUNTERS, name: NAME };
+    pub static BY_CGROUP: ByPlace<ofc_group> = ByPlace {
+        owners: OWNERS,
+        rows: GROUPS,
+        marks: GROUP_MARKS,
+        histograms: &[],
+        counters: &COUNTERS,
+        name: NAME,
+        beyond: beyond!("table-full: arrivals of cgroups", counted, [ofc_group::cells.nth(1)]),
+    };
 
     pub static TABLE: TableSpec = TableSpec {
         summary: "each cgroup",
@@ -396,10 +403,6 @@ impl Offcpu {
             ),
         ] {
             each(loss, kernel.rows(STATS).sum(count));
-        }
-        if let Some(cgroups) = &self.cgroups {
-            let lost = cgroups.counted_without_place(kernel, &[ofc_group::cells.nth(1)]);
-            each("table-full: arrivals of cgroups without a row in the table, counted for other", lost);
         }
     }
 }

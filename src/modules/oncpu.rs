@@ -6,7 +6,7 @@ use super::shared::groups::tell;
 use super::shared::places::{ByPlace, PlacedHistograms};
 use crate::bpf::types::{self, mark, onc_group, onc_row, place_owner};
 use crate::kit::*;
-use crate::{maps, options, tracepoint};
+use crate::{beyond, maps, options, tracepoint};
 
 mod turns {
     crate::histograms! {
@@ -60,6 +60,7 @@ mod cgroups {
             (BY_OTHER, onc_group::preempted_by_other),
         ],
         name: NAME,
+        beyond: beyond!("table-full: switches of cgroups", counted, [onc_group::voluntary, onc_group::involuntary]),
     };
 
     pub static TABLE: TableSpec = TableSpec {
@@ -115,15 +116,6 @@ impl Oncpu {
         let cgroups = options.by_cgroup.then(|| counters_by_cgroup(&cgroups::BY_CGROUP));
         Oncpu { options, turns, cgroups }
     }
-
-    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        each("untimed: turns whose beginning was not seen", kernel.rows(ROWS).sum(onc_row::unmeasured));
-        if let Some(cgroups) = &self.cgroups {
-            let counters = [onc_group::voluntary, onc_group::involuntary];
-            let lost = cgroups.counted_without_place(kernel, &counters);
-            each("table-full: switches of cgroups without a row in the table, counted for other", lost);
-        }
-    }
 }
 
 impl Module for Oncpu {
@@ -151,7 +143,9 @@ impl Module for Oncpu {
         .when(by_cgroup, |running| {
             PlacedHistograms::add_table(running, &cgroups::TABLE, |module| module.cgroups.as_mut())
         })
-        .losses(Self::losses)
+        .losses(|_, kernel, each| {
+            each("untimed: turns whose beginning was not seen", kernel.rows(ROWS).sum(onc_row::unmeasured));
+        })
         .started()
     }
 }

@@ -6,7 +6,7 @@ use super::shared::places::{ByPlace, PlacedHistograms};
 use crate::bpf::types::{self, mark, oom_domain, oom_event, oom_group, oom_row, place_owner};
 use crate::host::{page_size, until_nul};
 use crate::kit::*;
-use crate::{function_entry, latest, metrics, options, tracepoint};
+use crate::{beyond, function_entry, latest, metrics, options, tracepoint};
 
 mod rows {
     use super::*;
@@ -70,6 +70,7 @@ mod cgroups {
         histograms: &[],
         counters: &[(KILLS, oom_group::kills)],
         name: NAME,
+        beyond: beyond!("table-full: processes of cgroups", counted, [oom_group::kills]),
     };
 
     pub static TABLE: TableSpec =
@@ -124,11 +125,6 @@ impl Oomkill {
             cgroups: counters_by_cgroup(&cgroups::BY_CGROUP),
         }
     }
-
-    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        let lost = self.cgroups.counted_without_place(kernel, &[oom_group::kills]);
-        each("table-full: processes of cgroups without a row in the table, counted for other", lost);
-    }
 }
 
 impl Module for Oomkill {
@@ -150,9 +146,7 @@ impl Module for Oomkill {
             |module| &mut module.latest,
             rows::put,
         );
-        PlacedHistograms::add_table(running, &cgroups::TABLE, |module| Some(&mut module.cgroups))
-            .losses(Self::losses)
-            .started()
+        PlacedHistograms::add_table(running, &cgroups::TABLE, |module| Some(&mut module.cgroups)).started()
     }
 }
 

@@ -4,7 +4,7 @@ use super::shared::cgroups::{counters_by_cgroup, BY_PATH};
 use super::shared::places::{ByPlace, PlacedHistograms};
 use crate::bpf::types::{self, mark, place_owner, set_numbers, stall_group, stall_row};
 use crate::kit::*;
-use crate::{maps, options, tracepoint};
+use crate::{beyond, maps, options, tracepoint};
 use nix::time::{clock_getres, ClockId};
 
 mod pauses {
@@ -65,6 +65,16 @@ mod cgroups {
             (DIRTY_TIME, stall_group::ns.nth(3)),
         ],
         name: NAME,
+        beyond: beyond!(
+            "table-full: pauses of cgroups",
+            counted,
+            [
+                stall_group::counts.nth(0),
+                stall_group::counts.nth(1),
+                stall_group::counts.nth(2),
+                stall_group::counts.nth(3)
+            ]
+        ),
     };
 
     pub static TABLE: TableSpec = TableSpec {
@@ -146,11 +156,6 @@ impl Stalls {
         let (unseen, displaced) = (rows.sum(stall_row::unseen), rows.sum(stall_row::displaced));
         each("start-unseen: pauses whose beginning was not seen", unseen.saturating_sub(displaced));
         each("untimed: pauses whose time is not known because too many threads were in one", displaced);
-        if let Some(cgroups) = &self.cgroups {
-            let counters = [0, 1, 2, 3].map(|cause| stall_group::counts.nth(cause));
-            let lost = cgroups.counted_without_place(kernel, &counters);
-            each("table-full: pauses of cgroups without a row in the table, counted for other", lost);
-        }
     }
 }
 

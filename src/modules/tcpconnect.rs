@@ -12,7 +12,7 @@ use crate::bpf::types::{
 };
 use crate::host::until_nul;
 use crate::kit::*;
-use crate::{by_process, metrics, options};
+use crate::{beyond, by_process, metrics, options};
 
 mod rows {
     use super::*;
@@ -116,6 +116,7 @@ mod peers {
         histograms: &[conn_peer::times],
         counters: &[(FAILED, conn_peer::failed)],
         name: NAME,
+        beyond: beyond!("networks-full: connections to networks", timed, [conn_peer::times]),
     };
 }
 
@@ -140,6 +141,7 @@ mod accepts {
         histograms: &[conn_listener::accepts],
         counters: &[(CLOSED, conn_listener::closed)],
         name: NAME,
+        beyond: beyond!("ports-full: connections to local ports", timed, [conn_listener::accepts]),
     };
 }
 
@@ -244,18 +246,11 @@ impl Tcpconnect {
             "too-many-open: connections whose beginning was forgotten because too many had no answer",
             rows.sum(conn_row::displaced),
         );
-        // With a list the others are meant to count for `other`.
-        if let (Some(peers), Networks::Bits(..)) = (&self.peers, &self.options.networks) {
-            let lost = peers.without_place(kernel, peers::BY_NETWORK.histograms);
-            each("networks-full: connections to networks without a row in the table, counted for other", lost);
-        }
-        if let Some(accepts) = &self.accepts {
+        if self.accepts.is_some() {
             each(
                 "too-many-queued: connections whose beginning was forgotten because too many waited for accept",
                 rows.sum(conn_row::unqueued),
             );
-            let lost = accepts.without_place(kernel, accepts::BY_PORT.histograms);
-            each("ports-full: connections to local ports without a row in the table, counted for other", lost);
         }
     }
 }

@@ -6,7 +6,7 @@ use super::shared::places::{ByPlace, PlacedHistograms};
 use super::shared::tcp::STATE;
 use crate::bpf::types::{self, mark, place_owner, rtt_peer, rtt_row};
 use crate::kit::*;
-use crate::{maps, options, tracepoint};
+use crate::{beyond, maps, options, tracepoint};
 
 mod times {
     const SMOOTHED: &str = "Smoothed by the kernel (RFC 6298): of each session when it closes, or with samples = segment after each segment that came.";
@@ -52,6 +52,7 @@ mod peers {
         histograms: &[rtt_peer::rtt],
         counters: &[(SESSIONS, rtt_peer::sessions), (RETRANS, rtt_peer::retrans)],
         name: NAME,
+        beyond: beyond!("networks-full: sessions with networks", counted, [rtt_peer::sessions]),
     };
 }
 
@@ -130,14 +131,6 @@ impl Tcprtt {
         let peers = by_network(&peers::BY_NETWORK, &options.networks, window, buckets);
         Tcprtt { options, times, peers }
     }
-
-    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        // With a list the others are meant to count for `other`.
-        if let (Some(peers), Networks::Bits(..)) = (&self.peers, &self.options.networks) {
-            let lost = peers.counted_without_place(kernel, &[rtt_peer::sessions]);
-            each("networks-full: sessions with networks without a row in the table, counted for other", lost);
-        }
-    }
 }
 
 impl Module for Tcprtt {
@@ -166,7 +159,6 @@ impl Module for Tcprtt {
         .when(has_peers, |running| {
             PlacedHistograms::add_tables(running, peers::TABLES, prometheus, |module| module.peers.as_mut())
         })
-        .losses(Self::losses)
         .started()
     }
 }

@@ -5,7 +5,7 @@ use super::shared::places::{ByPlace, Names, PlacedHistograms};
 use crate::bpf::types::{self, mark, place_owner, set_numbers, tty_counts, tty_stat};
 use crate::host::{exists, user_of};
 use crate::kit::*;
-use crate::{function_return, maps, metrics};
+use crate::{beyond, function_return, maps, metrics};
 use nix::sys::stat::minor;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -47,6 +47,11 @@ static BY_TERMINAL: ByPlace<tty_counts> = ByPlace {
         (WRITE_BYTES, tty_counts::bytes.nth(1)),
     ],
     name: NAME,
+    beyond: beyond!(
+        "table-full: reads and writes of terminals",
+        counted,
+        [tty_counts::calls.nth(0), tty_counts::calls.nth(1)]
+    ),
 };
 
 const NEEDS: &str = "fentry or kprobes, on a kernel with BTF";
@@ -172,9 +177,6 @@ impl Tty {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        let counters = [0, 1].map(|nth| tty_counts::calls.nth(nth));
-        let lost = self.terminals.counted_without_place(kernel, &counters);
-        each("table-full: reads and writes of terminals without a row in the table, counted for other", lost);
         let unreturned = kernel.rows(STATS).sum(tty_stat::unreturned);
         each("return-unseen: reads and writes whose return was not seen", unreturned);
     }

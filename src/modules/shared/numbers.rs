@@ -47,7 +47,8 @@ pub fn by_network<R>(
     buckets: Buckets,
 ) -> Option<PlacedHistograms<R>> {
     let names = (*networks != Networks::None).then(|| Numbers::Networks(networks.clone()))?;
-    Some(PlacedHistograms::new(of, Ok(names), window, buckets))
+    let peers = PlacedHistograms::new(of, Ok(names), window, buckets);
+    Some(if matches!(networks, Networks::Bits(..)) { peers } else { peers.of_a_list() })
 }
 
 /// Names of what programs count by as a number that says all about it.

@@ -43,6 +43,41 @@ pub struct ByPlace<R: 'static> {
     pub counters: &'static [(Metric<u64>, Field<R, u64>)],
     /// Metric with the name of the series.
     pub name: Metric<str>,
+    /// Events of owners without a place, and of nobody.
+    pub beyond: Beyond<R>,
+}
+
+/// Events that count for `other`, reported as lost, from [`crate::beyond!`].
+pub struct Beyond<R: 'static> {
+    /// Name and sentence of the loss, as of [`EachLoss`].
+    pub loss: &'static str,
+    /// Counters, each of which counts other events.
+    pub counted: &'static [Field<R, u64>],
+    /// Histograms, each of which counts other events.
+    pub timed: &'static [Field<R, fine_hist>],
+}
+
+/// Declares events of owners without a place: the name of the loss and its owners, then counters (`counted`) or histograms (`timed`), each
+/// of which counts other events.
+///
+/// ```text
+/// beyond!("table-full: questions of processes", counted, [dns_owner::queries])
+/// ```
+#[macro_export]
+macro_rules! beyond {
+    (@of $owners:literal, $counted:expr, $timed:expr) => {
+        $crate::modules::shared::places::Beyond {
+            loss: concat!($owners, " without a row in the table, counted for other"),
+            counted: $counted,
+            timed: $timed,
+        }
+    };
+    ($owners:literal, counted, $fields:expr) => {
+        $crate::beyond!(@of $owners, &$fields, &[])
+    };
+    ($owners:literal, timed, $fields:expr) => {
+        $crate::beyond!(@of $owners, &[], &$fields)
+    };
 }
 
 /// Number of places, and number of CPUs that share their rows.
@@ -109,6 +144,8 @@ pub struct PlacedHistograms<R: 'static> {
     known: HashMap<u64, Vec<u8>>,
     strangers: HashSet<u64>,
     claims: OwnedTable<place_owner>,
+    /// True if owners without a place are none that should have one.
+    is_beyond_meant: bool,
 }
 
 /// A place in the table of owners.
@@ -135,7 +172,7 @@ struct Series<R> {
 }
 
 impl<R> PlacedHistograms<R> {
-    /// Adds a table without histograms to those of a module, and the work of each second.
+    /// Adds a table without histograms to those of a module, the work of each second, and the events of owners without a place.
     pub fn add_table<M: Send + 'static>(
         running: Starting<M>,
         table: &'static TableSpec,
@@ -147,17 +184,23 @@ impl<R> PlacedHistograms<R> {
         let running = running.table(table, move |module, kernel, table| {
             of(module).into_iter().for_each(|placed| placed.fill(kernel, table));
         });
-        Self::add_tick(running, of)
+        Self::add_work(running, of)
     }
 
-    fn add_tick<M: Send + 'static>(running: Starting<M>, of: fn(&mut M) -> Option<&mut Self>) -> Starting<M>
+    fn add_work<M: Send + 'static>(running: Starting<M>, of: fn(&mut M) -> Option<&mut Self>) -> Starting<M>
     where
         R: 'static,
     {
-        running.tick(move |module, kernel| of(module).into_iter().for_each(|placed| placed.tick(kernel)))
+        running
+            .tick(move |module, kernel| of(module).into_iter().for_each(|placed| placed.tick(kernel)))
+            .losses_of_part(move |module, kernel, each| {
+                for placed in of(module).into_iter().filter(|placed| !placed.is_beyond_meant) {
+                    each(placed.of.beyond.loss, placed.beyond(kernel));
+                }
+            })
     }
 
-    /// Adds the tables of histograms to those of a module, and the work of each second.
+    /// Adds the tables of histograms to those of a module, with what [`Self::add_table`] adds.
     pub fn add_tables<M: Send + 'static>(
         running: Starting<M>,
         tables: HistogramTables,
@@ -173,7 +216,7 @@ impl<R> PlacedHistograms<R> {
             move |module, kernel, table| of(module).into_iter().for_each(|placed| placed.fill(kernel, table)),
             move |module, kernel, table| of(module).into_iter().for_each(|placed| placed.fill_buckets(kernel, table)),
         );
-        Self::add_tick(running, of)
+        Self::add_work(running, of)
     }
 
     /// Makes histograms without owners. There will be none where cgroups, which they are, have no names.
@@ -197,7 +240,13 @@ impl<R> PlacedHistograms<R> {
             known: HashMap::new(),
             strangers: HashSet::new(),
             claims: OwnedTable::new(place_owner::id, place_owner::claims),
+            is_beyond_meant: false,
         }
+    }
+
+    /// Makes events of owners without a place no losses: a list says who has one.
+    pub fn of_a_list(self) -> Self {
+        PlacedHistograms { is_beyond_meant: true, ..self }
     }
 
     /// Adds a series for an owner that may not have counted yet: clients need the value before an event to see it.
@@ -278,18 +327,13 @@ impl<R> PlacedHistograms<R> {
             .fold(0, |sum, row| sum.wrapping_add(row.get(counter)))
     }
 
-    /// Returns the counts of histograms for owners without a place, and for nobody.
-    pub fn without_place(&self, kernel: &dyn Kernel, histograms: &[Field<R, fine_hist>]) -> u64 {
-        let view = View::of(self.of, kernel);
-        let all = view.rows_of(0).flat_map(|row| histograms.iter().map(move |&of| Fine::count(row.part(of))));
-        all.fold(0, u64::wrapping_add)
-    }
-
-    /// Returns the sum of counters for owners without a place, and for nobody.
-    pub fn counted_without_place(&self, kernel: &dyn Kernel, counters: &[Field<R, u64>]) -> u64 {
-        let view = View::of(self.of, kernel);
-        let all = view.rows_of(0).flat_map(|row| counters.iter().map(move |&of| row.get(of)));
-        all.fold(0, u64::wrapping_add)
+    /// Returns the number of events of owners without a place, and of nobody.
+    fn beyond(&self, kernel: &dyn Kernel) -> u64 {
+        let Beyond { counted, timed, .. } = self.of.beyond;
+        let rows = || View::of(self.of, kernel).rows_of(0);
+        let counted = rows().flat_map(|row| counted.iter().map(move |&of| row.get(of)));
+        let timed = rows().flat_map(|row| timed.iter().map(move |&of| Fine::count(row.part(of))));
+        counted.chain(timed).fold(0, u64::wrapping_add)
     }
 
     /// Notes places that have got an owner since the last call. Without a hierarchy all are `other`.
@@ -508,6 +552,7 @@ mod tests {
         histograms: &[READS],
         counters: &[(Metric::new(8), BYTES)],
         name: Metric::new(7),
+        beyond: beyond!("table-full: reads of cgroups", timed, [READS]),
     };
 
     /// Makes histograms on a machine with two groups of CPUs.
@@ -627,7 +672,7 @@ mod tests {
         (1..=6).for_each(|id| count(&fake, id, 10));
         let expected = [("/1", 10), ("/2", 10), ("/3", 10), ("/4", 10), ("other", 20)];
         assert_eq!(counts(&fake, &mut cgroups), named(&expected));
-        assert_eq!(cgroups.without_place(&fake, &[READS]), 20);
+        assert_eq!(cgroups.beyond(&fake), 20);
         assert_eq!(cgroups.sum(&fake, BYTES), 60 * 4096);
     }
 
