@@ -56,10 +56,11 @@ impl Sample {
         }
     }
 
-    /// Amounts that must not grow: name, amount, and how much it may differ for a moment.
+    /// Amounts that must not grow: name, amount, and how much it may differ for a moment. Resident memory differs by megabytes from
+    /// sample to sample: a ring that is being read counts twice, and so do rows of sessions and processes that have just ended.
     fn bounded(&self) -> [(&'static str, u64, u64); 5] {
         [
-            ("resident memory in kB", self.resident, 512),
+            ("resident memory in kB", self.resident, 1536),
             ("kernel memory in kB", self.kernel, 64),
             ("descriptors", self.descriptors, 4),
             ("threads", self.threads, 2),
