@@ -136,8 +136,8 @@ pub struct PlacedHistograms<R: 'static> {
     clock: WindowClock,
     start: Instant,
     ticks: u64,
-    /// Places that have an owner.
-    places: HashMap<usize, Place>,
+    /// Places by number; `None` for those without an owner.
+    places: Vec<Option<Box<Place>>>,
     series: BTreeMap<Vec<u8>, Series<R>>,
     other: Series<R>,
     /// Names of owners with a series, by their ids.
@@ -234,7 +234,7 @@ impl<R> PlacedHistograms<R> {
             clock: WindowClock::new(window),
             start: Instant::now(),
             ticks: 0,
-            places: HashMap::new(),
+            places: Vec::new(),
             series: BTreeMap::new(),
             other: Series { rows: vec![0], ..Series::new(labels, of.histograms.len()) },
             known: HashMap::new(),
@@ -339,9 +339,10 @@ impl<R> PlacedHistograms<R> {
     /// Notes places that have got an owner since the last call. Without a hierarchy all are `other`.
     fn find(&mut self, kernel: &dyn Kernel) {
         let owners = kernel.rows(self.of.owners);
+        self.places.resize_with(owners.len(), || None);
         let new = owners.iter().map(|owner| owner.get(place_owner::id)).enumerate();
         let new: Vec<(usize, u64)> =
-            new.filter(|&(at, id)| id != 0 && id != RETIRED && !self.places.contains_key(&at)).collect();
+            new.filter(|&(at, id)| id != 0 && id != RETIRED && self.places[at].is_none()).collect();
         let is_unknown = |id: &u64| !self.known.contains_key(id) && !self.strangers.contains(id);
         let mut unknown: HashSet<u64> = new.iter().map(|&(_, id)| id).filter(is_unknown).collect();
         if let (Ok(names), false) = (&self.names, unknown.is_empty()) {
@@ -368,7 +369,7 @@ impl<R> PlacedHistograms<R> {
                 _ => &mut self.other,
             };
             series.rows.push(at + 1);
-            self.places.insert(at, place);
+            self.places[at] = Some(Box::new(place));
         }
     }
 
@@ -376,10 +377,10 @@ impl<R> PlacedHistograms<R> {
     fn find_gone(&mut self) {
         let Ok(names) = &self.names else { return };
         let ticks = self.ticks;
-        let turn = |(at, place): &(&usize, &mut Place)| {
-            place.series.is_some() && place.gone.is_none() && **at as u64 % TURNS == ticks % TURNS
+        let turn = |(at, place): &(usize, &mut Box<Place>)| {
+            place.series.is_some() && place.gone.is_none() && *at as u64 % TURNS == ticks % TURNS
         };
-        for (_, place) in self.places.iter_mut().filter(turn) {
+        for (_, place) in taken(&mut self.places).filter(turn) {
             if !self.known.get(&place.id).is_some_and(|name| names.is_there(place.id, name)) {
                 place.gone = Some(ticks);
             }
@@ -388,7 +389,9 @@ impl<R> PlacedHistograms<R> {
 
     /// Ends the series of owners that have been gone for long: their counts belong to `other` from now on, except for the quantiles.
     fn end_series(&mut self, view: View<'_, R>) {
-        let is_over = |row: &usize| self.places.get(&(row - 1)).is_some_and(|place| place.is_over(self.ticks));
+        let is_over = |row: &usize| {
+            self.places.get(row - 1).and_then(Option::as_ref).is_some_and(|place| place.is_over(self.ticks))
+        };
         let ended = self.series.iter().filter(|(_, series)| !series.stays && series.rows.iter().all(is_over));
         let ended: Vec<Vec<u8>> = ended.map(|(name, _)| name.clone()).collect();
         if ended.is_empty() {
@@ -396,7 +399,7 @@ impl<R> PlacedHistograms<R> {
         }
         for series in ended.iter().filter_map(|name| self.series.remove(name)) {
             for row in &series.rows {
-                self.places.entry(row - 1).and_modify(|place| place.series = None);
+                self.places[row - 1].iter_mut().for_each(|place| place.series = None);
             }
             self.other.rows.extend(series.rows);
             if let Some(past) = series.past {
@@ -412,7 +415,7 @@ impl<R> PlacedHistograms<R> {
     fn retire(&mut self, kernel: &dyn Kernel) {
         let owners = kernel.rows(self.of.owners);
         let ticks = self.ticks;
-        for (&at, place) in &mut self.places {
+        for (at, place) in taken(&mut self.places) {
             let is_over = place.series.is_none() || place.is_over(ticks);
             if let (true, None, Some(owner)) = (is_over, place.retired, owners.get(at)) {
                 owner.set(place_owner::id, RETIRED);
@@ -427,11 +430,13 @@ impl<R> PlacedHistograms<R> {
     fn give_back(&mut self, kernel: &dyn Kernel) {
         let (owners, view) = (kernel.rows(self.of.owners), View::of(self.of, kernel));
         let ticks = self.ticks;
-        self.places.retain(|&at, place| {
-            let Some(since) = place.retired.filter(|since| since + REST <= ticks) else { return true };
+        for (at, owner) in owners.iter().enumerate() {
+            let Some(place) = &self.places[at] else { continue };
+            let Some(since) = place.retired.filter(|since| since + REST <= ticks) else { continue };
             if since + REST < ticks {
-                owners.get(at).into_iter().for_each(|owner| self.claims.release(owner));
-                return false;
+                self.places[at] = None;
+                self.claims.release(owner);
+                continue;
             }
             let series = match &place.series {
                 Some(name) => self.series.get_mut(name).unwrap_or(&mut self.other),
@@ -443,8 +448,7 @@ impl<R> PlacedHistograms<R> {
                 row.clear();
             }
             series.rows.retain(|&row| row != at + 1);
-            true
-        });
+        }
     }
 }
 
@@ -458,6 +462,11 @@ fn fill<R>(of: &ByPlace<R>, view: View<'_, R>, name: &[u8], series: &mut Series<
     for (histogram, &field) in of.histograms.iter().enumerate() {
         cells = kept[histogram].set(cells, histogram, all().map(|row| row.part(field)));
     }
+}
+
+/// Returns the places that have an owner, with their numbers.
+fn taken(places: &mut [Option<Box<Place>>]) -> impl Iterator<Item = (usize, &mut Box<Place>)> {
+    places.iter_mut().enumerate().filter_map(|(at, place)| Some((at, place.as_mut()?)))
 }
 
 impl Place {
