@@ -306,7 +306,8 @@ impl Biolatency {
         }
     }
 
-    /// Follows requests by their submitters and the slowest ones, and attaches the program that takes the time of issue once a device has no time stamps of requests.
+    /// Follows submitters and the slowest requests, and attaches the program that takes the time of issue once a device has no time
+    /// stamps of requests.
     fn tick(&mut self, kernel: &dyn Kernel) {
         if let Some(submitters) = &mut self.submitters {
             submitters.tick(kernel);

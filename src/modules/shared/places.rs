@@ -429,11 +429,10 @@ impl<R> PlacedHistograms<R> {
     /// count by plain adds, which may load a count before they find the place. Their series keep the counts.
     fn give_back(&mut self, kernel: &dyn Kernel) {
         let (owners, view) = (kernel.rows(self.of.owners), View::of(self.of, kernel));
-        let ticks = self.ticks;
         for (at, owner) in owners.iter().enumerate() {
             let Some(place) = &self.places[at] else { continue };
-            let Some(since) = place.retired.filter(|since| since + REST <= ticks) else { continue };
-            if since + REST < ticks {
+            let Some(since) = place.retired.filter(|since| since + REST <= self.ticks) else { continue };
+            if since + REST < self.ticks {
                 self.places[at] = None;
                 self.claims.release(owner);
                 continue;
