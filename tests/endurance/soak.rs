@@ -57,7 +57,7 @@ impl Sample {
     }
 
     /// Amounts that must not grow: name, amount, and how much it may differ for a moment. Resident memory differs by megabytes from
-    /// sample to sample: a ring that is being read counts twice, and so do rows of sessions and processes that have just ended.
+    /// sample to sample, since the pages of a ring count while it is being read, twice.
     fn bounded(&self) -> [(&'static str, u64, u64); 5] {
         [
             ("resident memory in kB", self.resident, 1536),

@@ -377,10 +377,10 @@ impl<R> PlacedHistograms<R> {
     fn find_gone(&mut self) {
         let Ok(names) = &self.names else { return };
         let ticks = self.ticks;
-        let turn = |(at, place): &(usize, &mut Box<Place>)| {
+        let turn = |(at, place): &(usize, &mut Place)| {
             place.series.is_some() && place.gone.is_none() && *at as u64 % TURNS == ticks % TURNS
         };
-        for (_, place) in taken(&mut self.places).filter(turn) {
+        for (_, place) in occupied(&mut self.places).filter(turn) {
             if !self.known.get(&place.id).is_some_and(|name| names.is_there(place.id, name)) {
                 place.gone = Some(ticks);
             }
@@ -415,7 +415,7 @@ impl<R> PlacedHistograms<R> {
     fn retire(&mut self, kernel: &dyn Kernel) {
         let owners = kernel.rows(self.of.owners);
         let ticks = self.ticks;
-        for (at, place) in taken(&mut self.places) {
+        for (at, place) in occupied(&mut self.places) {
             let is_over = place.series.is_none() || place.is_over(ticks);
             if let (true, None, Some(owner)) = (is_over, place.retired, owners.get(at)) {
                 owner.set(place_owner::id, RETIRED);
@@ -464,8 +464,8 @@ fn fill<R>(of: &ByPlace<R>, view: View<'_, R>, name: &[u8], series: &mut Series<
 }
 
 /// Returns the places that have an owner, with their numbers.
-fn taken(places: &mut [Option<Box<Place>>]) -> impl Iterator<Item = (usize, &mut Box<Place>)> {
-    places.iter_mut().enumerate().filter_map(|(at, place)| Some((at, place.as_mut()?)))
+fn occupied(places: &mut [Option<Box<Place>>]) -> impl Iterator<Item = (usize, &mut Place)> {
+    places.iter_mut().enumerate().filter_map(|(at, place)| Some((at, &mut **place.as_mut()?)))
 }
 
 impl Place {
